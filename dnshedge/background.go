@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// A background counts and cancels the goroutines of a Client that outlive a call. Client.Close cancels their context
-// and waits for them. init must be called before first use.
-type background struct {
+// A backgroundTasks counts and cancels the goroutines of a Client that outlive a call. Client.Close cancels their
+// context and waits for them. init must be called before first use.
+type backgroundTasks struct {
 	ctx    context.Context // ends with Close; never changes
 	cancel context.CancelFunc
 
@@ -18,12 +18,12 @@ type background struct {
 	wg sync.WaitGroup // counts the running goroutines
 }
 
-func (b *background) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
+func (b *backgroundTasks) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
 // addGoroutine registers a goroutine that the caller is about to start, so that Client.Close waits for its end. It
 // returns true if the caller may start the goroutine, which must call wg.Done when it ends. It returns false if the
 // Client is closed.
-func (b *background) addGoroutine() bool {
+func (b *backgroundTasks) addGoroutine() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.isClosed.Load() {
@@ -36,7 +36,7 @@ func (b *background) addGoroutine() bool {
 // spawnGoroutine calls f in a new goroutine, for whose end Client.Close waits, and returns true. The context that f
 // gets ends when the Client is closed. If the Client is closed already, spawnGoroutine does not call f and returns
 // false.
-func (b *background) spawnGoroutine(f func(context.Context)) bool {
+func (b *backgroundTasks) spawnGoroutine(f func(context.Context)) bool {
 	if !b.addGoroutine() {
 		return false
 	}
@@ -49,22 +49,22 @@ func (b *background) spawnGoroutine(f func(context.Context)) bool {
 
 // cancelAll ends the context of all background goroutines, because the Client is closed. No further goroutine can be
 // started: addGoroutine and spawnGoroutine then return false.
-func (b *background) cancelAll() {
+func (b *backgroundTasks) cancelAll() {
 	b.mu.Lock()
 	b.isClosed.Store(true)
 	b.mu.Unlock()
 	b.cancel()
 }
 
-// A detachedContext has the values of a caller's context, but ends only when the Client is closed. So an exchange can
-// outlast its caller.
+// A detachedContext has the values of a caller's context, but ends only when the Client is closed. An exchange can
+// therefore outlive its caller.
 type detachedContext struct {
 	context.Context                 // of the Client
 	values          context.Context // of the caller
 }
 
-// detachContext returns a context for an exchange that outlasts its caller. client is the context of the Client, with
-// which the result ends. ctx is the context of the caller, whose values the result has.
+// detachContext returns a context for an exchange that outlives its caller. It has the values of ctx, the caller's
+// context, and ends with client, the context of the Client.
 func detachContext(client, ctx context.Context) context.Context {
 	if _, ok := ctx.(*clientQuery); ok || ctx == context.Background() { // without values
 		return client

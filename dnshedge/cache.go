@@ -101,7 +101,7 @@ type Cache struct {
 	clients       atomic.Uint32 // number of Clients that have used the Cache
 }
 
-// An answerOrigin records where a cached answer came from: the Client, the generation of the system's servers, and the
+// An answerOrigin records the source of a cached answer: the Client, the generation of the system's servers, and the
 // route. It decides whether Export includes the answer, and when the answer becomes invalid. The zero value is an
 // unknown origin, whose entry remains valid until it expires.
 type answerOrigin struct {
@@ -218,8 +218,8 @@ func (c *Cache) ttlLimits() *wire.TTLLimits {
 	}
 }
 
-// staleAfter returns the effective StaleAfter: how long a caller waits for the servers before the caller gets an
-// expired answer.
+// staleAfter returns the effective StaleAfter: the time after which a caller gets an expired answer if the servers have
+// not responded.
 func (c *Cache) staleAfter() time.Duration { return durationOrDefault(c.StaleAfter, defaultStaleAfter) }
 
 // durationOrDefault returns the effective value of a configuration field d. Zero means defaultValue, and a negative
@@ -246,7 +246,7 @@ func (c *Cache) validate() error {
 	return nil
 }
 
-// freshness says whether an entry may be used now, only if the servers fail, or not at all.
+// freshness determines whether an entry may be used now, only if the servers fail, or not at all.
 type freshness int
 
 const (
@@ -255,8 +255,8 @@ const (
 	entryStale                    // the entry may be used if the servers fail
 )
 
-// A cachedAnswer is the result of a search in the Cache: the entry that answers a question, and how it may be used. If
-// the Cache has no such entry, freshness is entryMissing and the embedded entry is nil.
+// A cachedAnswer is the result of a search in the Cache: the entry for a question, and its freshness. Without an entry,
+// freshness is entryMissing and the embedded entry is nil.
 type cachedAnswer struct {
 	*entry
 	freshness
@@ -312,13 +312,14 @@ func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.refreshClaimedUntil.Load()
 }
 
-// findAnswer returns the best entry for a key. The entry is one for the question, or one which proves that the name or
-// an ancestor does not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no
-// entry is usable, the freshness is entryMissing.
+// findAnswer returns the best entry for a key: an entry for the question, or a proof that the name or an ancestor does
+// not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no entry is usable,
+// the freshness is entryMissing. at is the time of the search by the cache's clock.
 //
-// at is the time of the search by the cache's clock. domain is the length in wire format of the domain of the
-// question's route, or 0. An ancestor above that domain does not count. findAnswer modifies key, which can no longer be
-// used for the question.
+// domain is the length in wire format of the domain of the question's route, or 0. An ancestor above that domain does
+// not count.
+//
+// findAnswer modifies key, which can no longer be used for the question.
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
 	if own != nil && own.remainingTime(at) > 0 {
@@ -342,15 +343,14 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	return cachedAnswer{at: at}
 }
 
-// findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. Such an
-// entry proves that the name does not exist either (RFC 8020). The caller must have applied wire.ToNameErrorKey to the
-// key.
+// findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. The name
+// then does not exist either (RFC 8020). The caller must have applied wire.ToNameErrorKey to the key.
 //
 // domain is the length in wire format of the domain of the question's route, or 0. Ancestors above that domain do not
 // count, because their entries come from other servers.
 //
-// Only entries that a trusted validator has checked count. Otherwise a server may deny a name although names exist
-// below it, for example a server that has ad.corp. and asks public servers about corp.
+// Only answers that a trusted validator has checked count. Other servers may deny a name although names exist below it:
+// for example, public servers deny corp., and internal servers have ad.corp.
 func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.ToNonDSKey(key)
@@ -383,8 +383,8 @@ func (f *cachedAnswer) claimRefresh() bool {
 // releaseRefresh ends the claim to the refresh of the entry, so that claimRefresh returns true to another caller.
 func (e *entry) releaseRefresh() { e.refreshClaimedUntil.Store(0) }
 
-// isRefreshPostponed reports whether a question of type qtype must not refresh the entry yet, because a refresh has
-// failed or was slow in the last 30 s. postponeRefresh has recorded that.
+// isRefreshPostponed reports whether a question of type qtype must not refresh the entry yet, because postponeRefresh
+// was called in the last 30 s after a failed or slow refresh.
 func (f *cachedAnswer) isRefreshPostponed(qtype uint16) bool {
 	of := f.noRefreshOf.Load()
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
@@ -397,14 +397,14 @@ var (
 	cachedError = []wire.EDE{{Code: edeCachedError}}
 )
 
-// answerFor converts the entry into the response to q: the answer, and the options with its age, rotation and extended
+// toAnswer converts the entry into the response to q: the answer, and the options with its age, rotation and extended
 // errors. For a cached failure without a response, it returns the error.
-func (f *cachedAnswer) answerFor(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
+func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:
 		return nil, wire.ResponseOptions{}, f.err
 	case f.isFromAncestor:
-		a, err := f.DenyNameBelow(q)
+		a, err := f.NewDenialBelow(q)
 		return a, wire.ResponseOptions{Age: f.at - f.stored}, err
 	case f.freshness == entryStale:
 		v := wire.ResponseOptions{Stale: staleTTL, Rotation: f.rotation, EDE: staleAnswer}
@@ -461,10 +461,9 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// storeFailure caches a failure of the question q, so that servers are not asked again at once. a is the failure
-// response. If a is nil, err is the error of the exchange. keep determines how long the failure is cached.
-//
-// from is the origin of the failure. domain is the length in wire format of the domain of q's route, or 0.
+// storeFailure caches a failure of the question q, so that the servers are not queried again at once. a is the failure
+// response. If a is nil, err is the error of the exchange. keep determines how long the failure is cached. from is the
+// origin of the failure. domain is the length in wire format of the domain of q's route, or 0.
 //
 // If the cache has an answer, even an expired one, storeFailure keeps the answer and postpones its refresh. Only a
 // final failure (wire.FinalFailure) replaces an expired answer.
@@ -535,7 +534,7 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	if f.freshness != entryFresh {
 		return nil, false
 	}
-	a, view, err := f.answerFor(ask)
+	a, view, err := f.toAnswer(ask)
 	if err != nil {
 		return nil, false
 	}

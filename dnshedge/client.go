@@ -303,7 +303,7 @@ func (c *Client) Validate() error {
 }
 
 // validateExchanger returns an error if the Exchanger e in a field of a Client is invalid. It does not validate the
-// Exchangers of e, because Clients may refer to each other.
+// Exchangers that e uses, because Clients may refer to each other.
 func validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:
@@ -403,7 +403,7 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	}
 	if address == "" && !lookup.HasCacheBypass(ctx) {
 		if f, ok := core.answerFromFreshCache(ctx, q); ok {
-			a, view, _ := f.answerFor(q)
+			a, view, _ := f.toAnswer(q)
 			return a.Message(m, q, view), 0, nil
 		}
 	}
@@ -420,7 +420,7 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	return r, time.Since(start), nil
 }
 
-// Order says in which order a Client asks its Upstreams, and to which of them hedges go.
+// Order determines the order in which a Client queries its Upstreams, and the targets of hedges.
 type Order int
 
 // The orders.
@@ -454,13 +454,13 @@ func (o Order) validate() error {
 	return nil
 }
 
-// SpecialUse says which special-use names a Client answers itself, without asking a server. These names have a meaning
-// on one machine or in one network only, or no meaning at all. Public servers have no answer, and should not learn
+// SpecialUse determines which special-use names a Client answers itself, without a query. These names have a meaning
+// only on one machine or in one network, or no meaning at all. Public servers have no answer, and should not learn
 // which clients ask for them.
 //
 // A route in Client.Routes, except the route ".", has precedence. For example, "10.in-addr.arpa" with a nil Exchanger
-// sends questions about these addresses to the Upstreams. ExchangeContext with an address asks the server there for all
-// names.
+// sends questions about these addresses to the Upstreams. ExchangeContext with an address sends questions for all names
+// to the server there.
 type SpecialUse int8
 
 const (

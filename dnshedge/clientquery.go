@@ -10,29 +10,29 @@ import (
 // A clientQuery is the query of a DNS client that waits in a fairQueue for its answer. It is also the context of the
 // exchange. This context has no values, and ends when a newer query displaces the query from the full queue.
 type clientQuery struct {
-	transport.Span
+	transport.InlineContext
 	core       *core
 	queue      *fairQueue
 	queueEntry queuedQuery
 }
 
-// enterQueue adds a DNS client's query to the queue l, and returns its entry. subqueueKey is the client's address, or
-// the domain of the question. If the queue is full, the oldest query of the longest subqueue is cancelled.
+// enqueueQuery adds a DNS client's query to the queue l, and returns its entry. subqueueKey is the client's address, or
+// the domain of the question. If the queue is full, the oldest query of the longest subqueue is cancelled. ctx must
+// have no values, because callers with the same question share one exchange.
 //
-// ctx must have no values, because callers with the same question share one exchange. The caller must call
-// answerInQueue and then End.
-func (c *core) enterQueue(ctx context.Context, l *fairQueue, subqueueKey string) *clientQuery {
+// The caller must call answerQueuedQuery and then End.
+func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey string) *clientQuery {
 	w := &clientQuery{core: c, queue: l}
 	w.Begin(ctx, 0)
 	l.enqueue(&w.queueEntry, w, subqueueKey)
 	return w
 }
 
-// answerInQueue answers the question q of the waiting query w, and then removes w from its queue. stay permits the
-// calling goroutine to ask the servers itself until stay ends, as in core.answerQuestion.
+// answerQueuedQuery answers the question q of the waiting query w, and then removes w from its queue. Until stay ends,
+// the calling goroutine may query the servers itself, as in core.answerQuestion.
 //
 // displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
-func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *result, displaced bool) {
+func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r *result, displaced bool) {
 	defer w.queue.dequeue(&w.queueEntry) // also if the user's code calls runtime.Goexit
 	r = w.core.answerQuestion(w, stay, q, "")
 	if displaced = w.queue.dequeue(&w.queueEntry); displaced && r.err != nil {
@@ -43,6 +43,6 @@ func (w *clientQuery) answerInQueue(stay context.Context, q *wire.Query) (r *res
 
 // Cancel ends the query and counts it as dropped. The queue calls it when a newer query displaces this query.
 func (w *clientQuery) Cancel() {
-	w.Span.Cancel()
+	w.InlineContext.Cancel()
 	w.core.count.dropped.Add(1)
 }

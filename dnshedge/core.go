@@ -47,7 +47,7 @@ type core struct {
 
 	identifying atomic.Int32 // number of running calls of Client.Identity
 	clientSettings
-	background
+	backgroundTasks
 }
 
 // counters holds the event counts that Client.Stats returns.
@@ -86,20 +86,20 @@ func newCore(conf *Client) (*core, error) {
 	if conf.Cache != nil {
 		c.cacheClient = conf.Cache.addClient()
 	}
-	c.background.init()
+	c.backgroundTasks.init()
 	c.systemServers = sync.OnceValue(c.findSystemServers)
 	c.servers = c.newClientServers(hedging)
 	if err := c.servers.init(conf); err != nil {
 		return nil, err
 	}
-	c.reportClient()
+	c.registerWithObservers()
 	return c, nil
 }
 
-// reportClient gives the observers a function that returns the present state of the Client's servers. The function
-// does not keep an unused Client in memory: after Close or a garbage collection it reports that the Client no longer
-// exists.
-func (c *core) reportClient() {
+// registerWithObservers gives the observers a function that returns the present state of the Client's servers. The
+// function does not keep an unused Client in memory: after Close or a garbage collection it reports that the Client no
+// longer exists.
+func (c *core) registerWithObservers() {
 	client := weak.Make(c)
 	c.engine.ReportClient(func() (keys []observe.KeyState, exists bool) {
 		c := client.Value()
@@ -107,7 +107,7 @@ func (c *core) reportClient() {
 			return nil, false
 		}
 		for _, s := range c.servers.pool.AllServers() {
-			if s.HasCalls() {
+			if s.IsUsedFirst() {
 				keys = append(keys, s.State())
 			}
 		}
@@ -147,7 +147,7 @@ func (c *core) isOff() bool {
 // closeAll closes all connections, cancels the background goroutines, and waits until they have returned and the log is
 // written.
 func (c *core) closeAll() {
-	servers := c.servers.pool.Close()
+	servers := c.servers.pool.RemoveAllServers()
 	c.cancelAll()
 	for _, s := range servers {
 		s.Close()
@@ -176,7 +176,7 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 		c.refreshes.Deposit()
 		c.trace.reportLocalAnswer(ctx, q, FromCache, nil)
 		if c.trace.timesLookups() {
-			a, _, err := f.answerFor(q)
+			a, _, err := f.toAnswer(q)
 			c.trace.reportLookup(ctx, q, now, a, err)
 		}
 	}
@@ -184,30 +184,30 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 }
 
 // answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
-// server at that address is asked.
+// server at that address is queried.
 //
-// stay is nil, or a context with which the calling goroutine may ask the servers itself. That saves a goroutine, but
-// the call may outlast ctx: it returns when the servers have answered or stay ends. If stay is nil, the call returns
-// when ctx ends.
+// If stay is nil, the call returns when ctx ends. Otherwise the calling goroutine may query the servers itself until
+// stay ends, which saves a goroutine. The call may then outlive ctx: it returns when the servers have answered or stay
+// ends.
 func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
 	if !c.trace.timesLookups() {
-		return c.findAnswer(ctx, stay, query, address)
+		return c.answerUntraced(ctx, stay, query, address)
 	}
 	start := time.Now()
-	r := c.findAnswer(ctx, nil, query, address) // not stay, because the call must not outlast ctx
+	r := c.answerUntraced(ctx, nil, query, address) // not stay, because the call must not outlast ctx
 	c.trace.reportLookup(ctx, query, start, r.answer, r.err)
 	return r
 }
 
-// findAnswer does what answerQuestion describes, except that it does not report the lookup to Trace.
-func (c *core) findAnswer(ctx, stay context.Context, query *wire.Query, address string) *result {
+// answerUntraced is like answerQuestion, but does not report the lookup to Trace.
+func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
 	switch {
 	case c.isClosed.Load():
 		return &result{err: newError(query, transport.ErrClosed)}
 	case address != "":
-		return c.askServerAt(ctx, query, address)
+		return c.queryServerAt(ctx, query, address)
 	}
 	q := c.findRoute(query)
 	if r := c.answerLocally(ctx, q); r != nil {
@@ -219,10 +219,10 @@ func (c *core) findAnswer(ctx, stay context.Context, query *wire.Query, address 
 	}
 	resolve := func(f *sharedFlight) *result { // once for all callers that have the question at the same time
 		c.expireOnSystemChange(time.Now())
-		f.origin = c.originOf(f.question) // before the servers can change
+		f.origin = c.currentOrigin(f.question) // before the servers can change
 		r := c.servers.resolveByRoute(&f.span, f.question, f.purpose == explorationFlight)
 		r = c.followAliases(&f.span, f.question, r, &f.origin)
-		c.endWaiting(f, r)
+		c.dequeueFlight(f, r)
 		c.storeResult(f, r)
 		return r
 	}
@@ -230,11 +230,11 @@ func (c *core) findAnswer(ctx, stay context.Context, query *wire.Query, address 
 		c.startRefresh(q, cached, resolve)
 		return c.cachedResult(ctx, q, cached)
 	}
-	return c.shareFlight(ctx, stay, q, cached, resolve)
+	return c.resolveShared(ctx, stay, q, cached, resolve)
 }
 
-// findRoute finds out who answers a query: this machine, an Exchanger, or servers. The hosts file has precedence over
-// routes, and a route, except the route ".", over special-use zones.
+// findRoute determines whether this machine, an Exchanger, or servers answer a query. The hosts file has precedence
+// over routes, and a route, except the route ".", over special-use zones.
 func (c *core) findRoute(query *wire.Query) question {
 	isLocal := query.IsStandard() && query.Class == dns.ClassINET
 	if isLocal && c.hosts != nil {
@@ -311,9 +311,10 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 	return cached, false
 }
 
-// startRefresh asks the servers in the background for a new answer to q, which replaces the cached answer. If that has
-// not expired, the refresh budget must have a token. Otherwise startRefresh sends nothing, and releases the claim to
-// the refresh so that a later caller can start it.
+// startRefresh queries the servers in the background for a new answer to q, which replaces the cached answer.
+//
+// If the cached answer has not expired, the refresh needs a token of the refresh budget. Without a token, startRefresh
+// sends nothing, and releases the claim to the refresh so that a later caller can start it.
 func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*sharedFlight) *result) {
 	purpose := callerFlight
 	if cached.freshness == entryFresh {
@@ -324,19 +325,19 @@ func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*share
 		c.count.refreshes.Add(1)
 		purpose = explorationFlight
 	}
-	c.startFlight(c.ctx, nil, q, purpose, resolve)
+	c.joinOrStartFlight(c.ctx, nil, q, purpose, resolve)
 }
 
-// shareFlight asks the servers once for all callers that have the same question at the same time, and returns the
-// shared result. cached is the result of the search in the cache. If it is an expired answer, shareFlight returns it
+// resolveShared queries the servers once for all callers that have the same question at the same time, and returns the
+// shared result. cached is the result of the search in the cache. If it is an expired answer, resolveShared returns it
 // when the servers are slow or fail.
 //
-// Some questions get an exchange of their own. These are questions that are not standard, and uncacheable questions of
-// a caller whose deadline is less than Timeout away. A shared exchange divides the whole Timeout between the servers, so
-// it may ask the second server too late for such a caller.
+// Questions that are not standard get an exchange of their own. So do uncacheable questions of a caller whose deadline
+// is less than Timeout away. A shared exchange divides the whole Timeout between the servers, and may query the second
+// server too late for this caller.
 //
-// If stay is not nil, the calling goroutine may ask the servers itself, until stay ends.
-func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedAnswer, resolve func(*sharedFlight) *result) *result {
+// If stay is not nil, the calling goroutine may query the servers itself, until stay ends.
+func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer, resolve func(*sharedFlight) *result) *result {
 	deadline, hasDeadline := ctx.Deadline()
 	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
 		return c.trace.reportAnswer(ctx, q.Query, c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: resolve}))
@@ -348,7 +349,7 @@ func (c *core) shareFlight(ctx, stay context.Context, q question, cached cachedA
 		defer t.Stop()
 		slow, stay = t.C, nil
 	}
-	f := c.startFlight(ctx, stay, q, callerFlight, resolve)
+	f := c.joinOrStartFlight(ctx, stay, q, callerFlight, resolve)
 	var left <-chan struct{}
 	select {
 	case <-f.Done: // it ran in this goroutine
@@ -394,7 +395,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	if ctx.Err() != nil {
 		return first.r
 	}
-	f := c.startFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight, first.resolve)
+	f := c.joinOrStartFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight, first.resolve)
 	select {
 	case <-f.Done:
 		return f.r
@@ -416,19 +417,18 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 	}
 	c.trace.reportLocalAnswer(ctx, q.Query, from, f.err)
 	r := new(result)
-	r.answer, r.view, r.err = f.answerFor(q.Query)
+	r.answer, r.view, r.err = f.toAnswer(q.Query)
 	return r
 }
 
-// startFlight returns the running flight for the question q, or starts one, which gets its result from resolve. purpose
-// is that of a new flight. The exchange of a new flight gets the values of ctx, but does not end with ctx.
+// joinOrStartFlight returns the running flight for the question q, or starts one, which gets its result from resolve.
+// purpose is that of a new flight. The exchange of a new flight gets the values of ctx, but does not end with ctx.
 //
-// If stay is not nil, a new flight runs in the calling goroutine: startFlight returns when the flight has a result or
-// stay ends.
+// If stay is not nil, a new flight runs in the calling goroutine, until it has a result or stay ends. If stay is nil, a
+// new flight runs in its own goroutine, until the Client is closed.
 //
-// If stay is nil, a new flight runs in its own goroutine, until the Client is closed. When the last caller leaves a
-// flight, it is cancelled, unless its answer can be cached: then it continues.
-func (c *core) startFlight(ctx, stay context.Context, q question, purpose flightPurpose, resolve func(*sharedFlight) *result) *sharedFlight {
+// When the last caller leaves a flight, it is cancelled, unless its answer can be cached: then it continues.
+func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose flightPurpose, resolve func(*sharedFlight) *result) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
 	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
@@ -463,11 +463,11 @@ func (c *core) startFlight(ctx, stay context.Context, q question, purpose flight
 	return f
 }
 
-// runFlight asks the servers the question of the flight f by calling f.resolve, and returns the result. The exchange
-// ends early when ctx ends. Exchangers and Dialers get the values of ctx.
+// runFlight resolves the question of the flight f by calling f.resolve, and returns the result. The exchange ends early
+// when ctx ends. Exchangers and Dialers get the values of ctx.
 //
-// stay may be nil. Otherwise the exchange also ends with stay, which ends when no caller waits for the result any
-// more. If several callers may share f, runFlight then wakes them with the result.
+// stay may be nil. Otherwise the exchange also ends with stay, which ends when no caller waits for the result any more.
+// If several callers may share f, runFlight then wakes them with the result.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
 	if f.Done != nil {
 		defer func() {
@@ -498,10 +498,9 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	return f.resolve(f)
 }
 
-// endWaiting removes the flight f from the queue of questions that wait for servers. If the flight has ended because
-// a newer question has displaced it from the queue, all its callers have left, or the Client was closed, it sets the
-// error in the result r to an error that says so.
-func (c *core) endWaiting(f *sharedFlight, r *result) {
+// dequeueFlight removes the flight f from the queue of questions that wait for servers. It replaces the error in the
+// result r if the flight ended because a newer question displaced it, all its callers left, or the Client was closed.
+func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)
 	}
@@ -534,9 +533,9 @@ func (c *core) storeResult(f *sharedFlight, r *result) {
 	}
 }
 
-// askServerAt sends a question only to the server at address, with hedging, and returns the result. The answer is
+// queryServerAt sends a question only to the server at address, with hedging, and returns the result. The answer is
 // neither taken from the cache nor stored in it. The result is an error if address is invalid.
-func (c *core) askServerAt(ctx context.Context, query *wire.Query, address string) *result {
+func (c *core) queryServerAt(ctx context.Context, query *wire.Query, address string) *result {
 	s, err := c.servers.findServerByAddress(address)
 	if err != nil {
 		return &result{err: err}
@@ -547,17 +546,17 @@ func (c *core) askServerAt(ctx context.Context, query *wire.Query, address strin
 		q.route = c.servers.findRoute(query).route
 	}
 	r := c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: func(f *sharedFlight) *result {
-		r := c.servers.askUntilAvailable(&f.span, q, func(q question) *result {
-			return c.servers.askGroup(&f.span, new(groupQuery), q, group.Servers{s})
+		r := c.servers.retryUntilAvailable(&f.span, q, func(q question) *result {
+			return c.servers.queryGroup(&f.span, new(groupQuery), q, group.Servers{s})
 		})
-		c.endWaiting(f, r)
+		c.dequeueFlight(f, r)
 		return r
 	}})
 	r.limitTTL(query, c.conf.Cache)
 	return c.trace.reportAnswer(ctx, query, r)
 }
 
-// isUncacheable reports whether an error must not be cached, because it says nothing about the question. Its cause is
+// isUncacheable reports whether an error must not be cached, because it does not depend on the question. Its cause is
 // this machine, a full queue, Close, or the caller's cancellation. It returns false for nil.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
@@ -580,19 +579,19 @@ func (c *core) expireOnSystemChange(now time.Time) {
 	}
 }
 
-// findSystemServers returns the system's servers that the Client asks, directly or through Exchangers. It is called
+// findSystemServers returns the system's servers that the Client queries, directly or through Exchangers. It is called
 // when the Client is first used with a Cache. newCore must not call it: two Clients that refer to each other would wait
 // for each other.
 func (c *core) findSystemServers() []*system.Servers {
 	f := systemServerFinder{visited: map[*Client]bool{c.conf: true}}
-	f.visitServers(c.servers)
+	f.visitClient(c.servers)
 	return f.servers
 }
 
-// originOf returns the origin under which an answer to q is cached. It has the Client's number and the route. If the
-// system's servers may be asked, directly or through Exchangers, it also has their generation. It must be called before
-// the servers are asked, because they may change meanwhile.
-func (c *core) originOf(q question) (from answerOrigin) {
+// currentOrigin returns the origin under which an answer to q is cached: the Client's number and the route. If the
+// system's servers may be queried, directly or through Exchangers, it includes their generation. It must be called
+// before the servers are queried, because they may change meanwhile.
+func (c *core) currentOrigin(q question) (from answerOrigin) {
 	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache == nil {
 		return from
@@ -620,14 +619,14 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	if r.err != nil {
 		return b, r.err
 	}
-	return appendForwarded(b, q, r.answer, r.view, limit), nil
+	return appendForwarderResponse(b, q, r.answer, r.view, limit), nil
 }
 
 // appendResult appends the response to q to b in wire format, with at most limit bytes. It is the answer in r, or
 // SERVFAIL with an extended error (RFC 8914) if r has an error.
 func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	if r.err == nil {
-		return appendForwarded(b, q, r.answer, r.view, limit)
+		return appendForwarderResponse(b, q, r.answer, r.view, limit)
 	}
 	code := uint16(edeNetwork)
 	switch t := (*Error)(nil); {
@@ -642,21 +641,21 @@ func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 // appendResponse appends the cached answer to b in wire format, as the response to q with at most limit bytes, and
 // returns the extended slice.
 func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
-	a, view, _ := f.answerFor(q)
-	return appendForwarded(b, q, a, view, limit)
+	a, view, _ := f.toAnswer(q)
+	return appendForwarderResponse(b, q, a, view, limit)
 }
 
-// appendForwarded appends the answer a, presented as view says, to b in wire format, as the response of a forwarder
-// to q. The response has at most limit bytes.
-func appendForwarded(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
+// appendForwarderResponse appends the answer a, adapted by view, to b in wire format, as the response of a forwarder to
+// q. The response has at most limit bytes.
+func appendForwarderResponse(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
 	start := len(b)
 	b = a.Append(b, q, view, limit)
 	wire.SetForwarderFlags(b[start:])
 	return b
 }
 
-// A result is the answer to a question, or the error if there is no answer, and data for retries and Trace. It is
-// read-only once the function that creates it has returned, because several callers may share it.
+// A result is the answer to a question, or the error if there is no answer, and data for retries and Trace. Several
+// callers may share it, so it must not be changed after the function that creates it has returned.
 type result struct {
 	answer        *wire.Answer
 	view          wire.ResponseOptions // how the answer is presented: age and rotation
@@ -674,8 +673,8 @@ type result struct {
 	pause         time.Duration // time that the server has asked the client to wait before the next query
 }
 
-// isFailure reports whether another server may give a better result for q. That is so for an error. For a standard
-// question it is also so for a failure response, unless the failure is final.
+// isFailure reports whether another server may give a better result for q. It is true for an error. For a standard
+// question, it is also true for a failure response, unless the failure is final.
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.IsStandard() && r.answer.Outcome == wire.Failure
 }
@@ -703,8 +702,8 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	return ttl
 }
 
-// A flightPurpose says why the servers are asked: for a waiting caller, to explore the latency of other servers, or to
-// repeat an exchange that has ended without an answer.
+// A flightPurpose is the reason for an exchange with the servers: a waiting caller, the measurement of other servers,
+// or the repetition of an exchange that has ended without an answer.
 type flightPurpose uint8
 
 const (
@@ -713,8 +712,8 @@ const (
 	secondFlight                           // the flight repeats a flight that ended without an answer
 )
 
-// A sharedFlight is one exchange of a question with the servers. All callers with the same question share it and its
-// result (single flight), or a single caller has it for itself.
+// A sharedFlight is one exchange of a question with the servers, whose result all callers with the same question share
+// (single flight). A question that must not be shared has a sharedFlight with a single caller.
 //
 // The goroutine that runs the exchange sets the fields up to r before it wakes the callers. Other goroutines may read
 // these fields only after that.
@@ -723,7 +722,7 @@ type sharedFlight struct {
 
 	// span is the context of the exchange. It ends after Timeout, or when a newer question displaces this question from the
 	// full queue of questions that wait for servers.
-	span       transport.Span
+	span       transport.InlineContext
 	queueEntry queuedQuery
 	question                               // of the caller that started the flight
 	purpose    flightPurpose               // why the servers are asked
@@ -744,7 +743,7 @@ func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 const maxTargets = 16 // limit of alias targets that are followed for one question
 
 // followAliases completes the answer r to q if r ends with an alias whose target the answering server did not resolve.
-// Servers that only know their own zones give such answers (RFC 1034 §5.3.3). It asks for each target by the route of
+// Servers that know only their own zones give these answers (RFC 1034 §5.3.3). It resolves each target by the route of
 // the target's name, and adds the target's origin to from, the origin of r.
 //
 // If a target has no answer, or the aliases form a loop, the result is SERVFAIL. If a query for a target ends with an
@@ -770,7 +769,7 @@ func (c *core) followAliases(ctx context.Context, q question, r *result, from *a
 		}
 		more := c.answerLocally(ctx, next)
 		if r.isPartlyLocal = r.isPartlyLocal || more != nil; more == nil {
-			from.mergeOrigin(c.originOf(next)) // before the servers can change
+			from.mergeOrigin(c.currentOrigin(next)) // before the servers can change
 			more = c.servers.resolveByRoute(ctx, next, false)
 		}
 		switch {

@@ -66,18 +66,18 @@ func newError(q *wire.Query, err error) error {
 
 // newNoAnswerError returns the *Error for the question q after the server s has failed with the error err.
 func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
-	return &Error{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(s), Err: explainError(s, err)}
+	return &Error{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(s), Err: toStatusError(s, err)}
 }
 
-// explainError converts an internal HTTP status error of the server s into a *StatusError, which users can inspect. It
+// toStatusError converts an internal HTTP status error of the server s into a *StatusError, which users can inspect. It
 // returns other errors, and nil, unchanged.
-func explainError(s *group.Server, err error) error {
+func toStatusError(s *group.Server, err error) error {
 	if err == nil {
 		return nil
 	}
 	var code transport.StatusError
 	if errors.As(err, &code) {
-		_, pause := group.IsUnavailable(err)
+		_, pause := group.IsTemporarilyUnavailable(err)
 		return &StatusError{upstreamOf(s), int(code), pause}
 	}
 	return err

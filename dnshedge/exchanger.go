@@ -60,7 +60,7 @@ func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Ans
 	mine.Compress = true
 	b, err := mine.Pack()
 	if err == nil {
-		err = q.Check(b, id)
+		err = q.CheckResponse(b, id)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("dnshedge: response of an Exchanger: %w", err)

@@ -97,7 +97,7 @@ func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte
 		if len(b)+len(e.Packed())+1024*(1+len(e.EDE)) > limit {
 			break
 		}
-		b = append(b, e.keyBits, e.domainLen, boolByte(e.client == 0))
+		b = append(b, e.keyBits, e.domainLen, boolToByte(e.client == 0))
 		b = binary.AppendUvarint(b, uint64(max(at-e.stored, 0)))
 		b = binary.AppendUvarint(b, uint64(e.ttl))
 		b = binary.AppendUvarint(b, uint64(len(e.EDE)))
@@ -168,7 +168,7 @@ func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
 	if e.client == 0 {
 		return true
 	}
-	from := c.originOf(q)
+	from := c.currentOrigin(q)
 	if source := own.identityFor(q.Query, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != exported.identityFor(q.Query, int(e.domainLen)) {
 		return false
 	}
@@ -176,8 +176,8 @@ func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
 	return true
 }
 
-// boolByte returns 1 for true and 0 for false.
-func boolByte(b bool) byte {
+// boolToByte returns 1 for true and 0 for false.
+func boolToByte(b bool) byte {
 	if b {
 		return 1
 	}
@@ -191,7 +191,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
 	}
-	e := &entry{keyBits: (*d)[0], answerOrigin: answerOrigin{domainLen: (*d)[1], client: uint16(boolByte((*d)[2] == 0))}}
+	e := &entry{keyBits: (*d)[0], answerOrigin: answerOrigin{domainLen: (*d)[1], client: uint16(boolToByte((*d)[2] == 0))}}
 	d.Skip(3)
 	e.stored, e.ttl = d.Duration(), d.Duration()
 	if e.stored > maxAnswerAge {

@@ -151,8 +151,8 @@ func newClientQueues(maxInFlight int) *clientQueues {
 	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
 }
 
-// queueFor returns the queue for a client's query, and the key that selects a subqueue. Queries over UDP are grouped by
-// the domain of the question, because a UDP client can forge its address. Other queries are grouped by client.
+// queueFor returns the queue for a client's query, and the key of the subqueue. Queries over UDP are grouped by the
+// domain of the question, because a UDP client can forge its address. Other queries are grouped by client.
 func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.ApproximateZone()

@@ -20,8 +20,9 @@ const (
 //
 // Two delays are learned for each upstream. The loss delay is the usual time of an answer that the server has in its
 // cache, plus a margin: after that a packet is probably lost. The slow delay is the time after which the budget can
-// hedge all outstanding answers. A hedge starts after the longer delay. Earlier it would be useless, or the budget
-// would be too small.
+// hedge all outstanding answers.
+//
+// A hedge starts after the longer delay. Earlier it would be useless, or the budget would be too small.
 //
 // A hedge is not a retransmission. A query without an answer is sent again after the server's retransmission timeout
 // (RFC 6298), with or without hedging. The timeout is 1 s before the first measurement, and 200 ms at least. It doubles
@@ -32,8 +33,10 @@ const (
 // So a server that suddenly takes 3 s gets about 20 retransmissions in all.
 //
 // On average, a server that loses half of the queries is asked 1.9 times per question, and a server that answers 2 % of
-// them 1.1 times. Over a stream, nothing is retransmitted while other answers arrive, for at most half of the
-// question's time and at most a second. Over a Protocol of another package, nothing is retransmitted to the same address.
+// them 1.1 times.
+//
+// Over a stream, nothing is retransmitted while other answers arrive, for at most half of the question's time and at
+// most a second. Over a Protocol of another package, nothing is retransmitted to the same address.
 //
 // The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
 // package documentation.

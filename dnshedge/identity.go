@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// An identifier is an Exchanger that can say which answers it gives. Two Exchangers of one type whose Identity is the
-// same non-empty string give the same answers.
+// An identifier is an Exchanger with an Identity. Two Exchangers of one type whose Identity is the same non-empty
+// string give the same answers.
 type identifier interface{ Identity() string }
 
 // maxIdentifying limits the nested calls of Client.Identity, so that they end if Clients refer to each other.
@@ -69,8 +69,8 @@ func identityOf(e Exchanger) (identity string) {
 	return hashIdentity(fmt.Sprintf("%T", e), identity)
 }
 
-// answerSources identifies the servers and Exchangers that a Client asks, by strings that can be compared with those in
-// an export. An empty string is an unknown source, whose answers are not imported.
+// An answerSources identifies the servers and Exchangers that a Client queries, by strings that can be compared with
+// those in an export. An empty string is an unknown source, whose answers are not imported.
 type answerSources struct {
 	defaultSource string            // of the Exchanger or the servers for all names, and of the RebindFilter
 	routes        map[string]string // by the route's domain, in wire format and lower case

@@ -69,7 +69,7 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	return nil, &net.DNSError{Err: fmt.Sprintf("more than %d aliases", maxAliases), Name: host}
 }
 
-// lookupHTTPS asks for the HTTPS records of a name, and returns the records at the end of the name's CNAME chain. It
+// lookupHTTPS queries the HTTPS records of a name, and returns the records at the end of the name's CNAME chain. It
 // returns none, without an error, if a record is malformed. It lowers *least, a TTL in seconds, to the lowest TTL of
 // the CNAMEs.
 func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
@@ -100,7 +100,7 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 }
 
 // parseServices converts HTTPS records in ServiceMode to services, in the order in which a client tries them. It omits
-// records that a client must not use. least is the upper limit of their TTLs, in seconds.
+// records that a client must not use. It limits the TTLs of the services to least, in seconds.
 func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {

@@ -13,8 +13,8 @@ import (
 
 const protocol = "dns" // as in observe.KeyInfo
 
-// clientSettings holds the hedging engine, the observers and the log of a Client, and says whether hedging is on, off
-// or in shadow mode. After init, only the field off changes.
+// clientSettings holds the hedging engine, the observers and the log of a Client, and the switch for hedging: on, off
+// or shadow mode. After init, only the field off changes.
 type clientSettings struct {
 	engine  *policy.Engine
 	watcher *observers.Notifier // nil if there are no observers

@@ -18,8 +18,10 @@ import (
 //
 // The filter removes A and AAAA records with these addresses: private, loopback, link-local, site-local, unspecified,
 // shared (100.64.0.0/10), of protocols (192.0.0.0/24, without anycast and ipv4only.arpa), and IPv6 addresses that embed
-// them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215). It removes HTTPS and SVCB records with a private address as a
-// hint. A filtered answer has the extended error 15, Blocked (RFC 8914), and no AD bit.
+// them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215).
+//
+// It removes HTTPS and SVCB records with a private address as a hint. A filtered answer has the extended error 15,
+// Blocked (RFC 8914), and no AD bit.
 //
 // The filter is not applied to special-use names, the hosts file, names in Client.Routes, and names in domains for
 // which the system has separate servers. It is not applied to answers that another Client has stored in the Cache.

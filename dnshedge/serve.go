@@ -23,10 +23,11 @@ var _ dns.Handler = (*Client)(nil)
 // Over UDP, a response is truncated if it is longer than the client accepts, or longer than 1232 bytes (RFC 9715). If w
 // is a dns.ConnectionStater with a TLS state, responses to queries with EDNS are padded (RFC 8467).
 //
-// At most twice MaxInFlight questions wait at a time over UDP, and as many over streams, including questions
-// that are equal. When one more question comes, a waiting question gets SERVFAIL. Over UDP it is the oldest question of
-// the domain with the most questions. Over other protocols, where addresses cannot be forged, it is the oldest question
-// of the client with the most questions.
+// At most twice MaxInFlight questions wait at a time over UDP, and as many over streams, including questions that are
+// equal. When one more question comes, a waiting question gets SERVFAIL.
+//
+// Over UDP it is the oldest question of the domain with the most questions. Over other protocols, where addresses
+// cannot be forged, it is the oldest question of the client with the most questions.
 //
 // A Client with an invalid field answers SERVFAIL: call Validate before serving.
 //
@@ -38,8 +39,8 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
 		responseBuffers.Put(p) // not needed while the servers are asked
 		l, subqueueKey := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
-		waits := c.core.enterQueue(context.Background(), l, subqueueKey)
-		out, _ := waits.answerInQueue(context.Background(), q)
+		waits := c.core.enqueueQuery(context.Background(), l, subqueueKey)
+		out, _ := waits.answerQueuedQuery(context.Background(), q)
 		waits.End(nil)
 		p = responseBuffers.Get().(*responseBuffer)
 		p.b = appendResult(p.b[:0], q, out, limit)

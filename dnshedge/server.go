@@ -39,7 +39,7 @@ const (
 // ErrServerClosed is the error of Serve and ServePacket after Shutdown.
 var ErrServerClosed = errors.New("dnshedge: server is closed")
 
-// Verdict says how a Server handles a query.
+// Verdict determines how a Server handles a query.
 type Verdict int
 
 // The verdicts.
@@ -173,7 +173,7 @@ func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	}
 }
 
-// A handledMessage says what to do with a client's message: write a reply, ignore the message, or ask the servers.
+// A handledMessage is the decision about a client's message: write a reply, ignore the message, or query the servers.
 type handledMessage struct {
 	*wire.Query        // the question to ask; nil: there is a reply, or no response
 	core        *core  // state of the Client that must ask it
@@ -181,11 +181,9 @@ type handledMessage struct {
 	drop        bool   // the message gets no response
 }
 
-// handleMessage parses a client's message m, and decides whether to reply, to ignore it, or to ask the servers. If no
-// server must be asked, it creates the reply and appends it to b. The reply has at most limit bytes, and over UDP at
-// most as many as the client accepts.
-//
-// from is the client's address. q is scratch memory.
+// handleMessage parses a client's message m, and decides whether to reply, to ignore it, or to query the servers. If no
+// server must be queried, it appends the reply to b. The reply has at most limit bytes, and over UDP at most as many as
+// the client accepts. from is the client's address. q is scratch memory.
 func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return handledMessage{drop: true} // not a query; two servers could respond to each other's responses for ever
@@ -250,7 +248,7 @@ func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 		return b
 	}
 	b[len(b)-1] = 1 // ARCOUNT
-	b = append(b, 0, 0, byte(dns.TypeOPT), wire.DefaultUDPSize>>8, wire.DefaultUDPSize&0xff, 0, 0, boolByte(do)<<7, 0, 0, 0)
+	b = append(b, 0, 0, byte(dns.TypeOPT), wire.DefaultUDPSize>>8, wire.DefaultUDPSize&0xff, 0, 0, boolToByte(do)<<7, 0, 0, 0)
 	return b
 }
 
@@ -313,10 +311,10 @@ func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	if s.answersStopped {
 		return
 	}
-	w := q.core.enterQueue(s.ctx, &s.waiting.datagrams, q.ApproximateZone())
+	w := q.core.enqueueQuery(s.ctx, &s.waiting.datagrams, q.ApproximateZone())
 	s.wg.Go(func() {
 		defer w.End(nil)
-		r, displaced := w.answerInQueue(s.ctx, q.Query)
+		r, displaced := w.answerQueuedQuery(s.ctx, q.Query)
 		if !displaced {
 			p := responseBuffers.Get().(*responseBuffer)
 			defer responseBuffers.Put(p)

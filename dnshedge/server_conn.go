@@ -186,7 +186,7 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 		q.core.count.dropped.Add(1)
 		return false
 	}
-	w := q.core.enterQueue(s.ctx, &s.waiting.streams, c.subqueueKey)
+	w := q.core.enqueueQuery(s.ctx, &s.waiting.streams, c.subqueueKey)
 	wg.Go(func() {
 		defer func() {
 			w.End(nil)
@@ -194,7 +194,7 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 			<-c.waiting
 			c.slot.EndUse()
 		}()
-		r, _ := w.answerInQueue(s.ctx, q.Query)
+		r, _ := w.answerQueuedQuery(s.ctx, q.Query)
 		c.lockWriting()
 		defer c.unlockWriting()
 		// While it waits for the lock, a question holds only the answer, which equal questions share.
@@ -206,9 +206,11 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	return true
 }
 
-// AnswerQuery answers a query in wire format, which a client has sent over a connection of a protocol that Serve does not
-// know. It blocks until there is a response. Admit, the limits and the order of waiting questions are those of Serve, so
-// client must not be a *net.UDPAddr. A response to a query with EDNS is padded (RFC 8467).
+// AnswerQuery answers a query in wire format, which a client has sent over a connection of a protocol that Serve does
+// not know. It blocks until there is a response. Admit, the limits and the order of waiting questions are those of
+// Serve, so client must not be a *net.UDPAddr.
+//
+// A response to a query with EDNS is padded (RFC 8467).
 //
 // The result is nil if the connection must be closed without a response: m is not a query, Admit has returned Ignore, or
 // Shutdown was called. Shutdown waits for questions that were asked before.
@@ -228,9 +230,9 @@ func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 		return wire.PadResponse(q.AppendFailure(nil, dns.RcodeServerFailure, wire.MaxMsg, wire.EDE{Code: edeOther}), 0)
 	}
 	defer s.answering.Add(-1)
-	w := q.core.enterQueue(s.ctx, &s.waiting.streams, streamSubqueueKey(client))
+	w := q.core.enqueueQuery(s.ctx, &s.waiting.streams, streamSubqueueKey(client))
 	defer w.End(nil)
-	r, _ := w.answerInQueue(s.ctx, q.Query)
+	r, _ := w.answerQueuedQuery(s.ctx, q.Query)
 	return wire.PadResponse(appendResult(nil, q.Query, r, wire.MaxMsg), 0)
 }
 

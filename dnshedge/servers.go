@@ -75,8 +75,8 @@ func systemUpstream(server system.Server) Upstream {
 	return Upstream{Net: defaultNet, Addr: server.Addr}
 }
 
-// acquireServers returns the pool's servers for upstreams, in their order, and creates those that the pool lacks. Equal
-// upstreams result in one server, because a failover to the same server is useless. use says how long the pool must keep
+// acquireServers returns the pool's servers for upstreams, in their order, and creates missing ones. Equal upstreams
+// result in one server, because a failover to the same server is useless. use determines how long the pool must keep
 // the servers.
 func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
 	for _, up := range ups {
@@ -91,10 +91,10 @@ func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out gro
 	return out, nil
 }
 
-// acquireServer returns the pool's server for an upstream, and creates it if necessary. use says how long the pool must
-// keep the server. It returns an error if the upstream is invalid or the pool is closed.
+// acquireServer returns the pool's server for an upstream, and creates it if necessary. use determines how long the
+// pool must keep the server. It returns an error if the upstream is invalid or the pool is closed.
 func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Server, error) {
-	return s.pool.Server(up.identityKey(), use, func() (group.Target, error) {
+	return s.pool.GetOrCreateServer(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
 			return group.Target{}, err
 		}
@@ -108,9 +108,9 @@ func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Serv
 	})
 }
 
-// findServerByAddress returns the server for an address that a caller has given: a host and port, or a string that
-// ParseUpstream accepts. For the String of one of the Upstreams or Fallback it is that server, which may have Addrs, which
-// an address cannot express. The caller must call pool.Release with the server after use.
+// findServerByAddress returns the server for an address from a caller: a host and port, or a string that ParseUpstream
+// accepts. For the String of one of the Upstreams or Fallback it is that server with its Addrs. The caller must call
+// pool.Release with the server after use.
 func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
 	if i := slices.IndexFunc(s.upstreams, func(up Upstream) bool { return up.String() == address }); i >= 0 {
 		return s.acquireServer(s.upstreams[i], group.UseOnce)
@@ -148,7 +148,7 @@ func (s *clientServers) defaultServers() (group.Servers, error) {
 }
 
 // A systemError is the error of a question that was not sent, because the system's list of servers could not be read.
-// It is not cached, because it says nothing about the question.
+// It is not cached, because it does not depend on the question.
 type systemError struct {
 	from string // the file's path, or "the system's servers"
 	err  error
@@ -157,7 +157,7 @@ type systemError struct {
 func (e *systemError) Error() string { return fmt.Sprintf("dnshedge: %s: %v", e.from, e.err) }
 func (e *systemError) Unwrap() error { return e.err }
 
-// isStrict reports whether the servers are asked in their given order (OrderStrict).
+// isStrict reports whether the servers are queried in their given order (OrderStrict).
 func (s *clientServers) isStrict() bool {
 	switch s.order {
 	case OrderStrict:
@@ -169,17 +169,17 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute sends q to the Exchanger or servers that its route selects. Without a route these are the Client's
-// Exchanger, or the servers for all names and the fallback servers. It asks unavailable servers again, as
-// askUntilAvailable does.
+// resolveByRoute sends q to the Exchanger or servers of its route. Without a route these are the Client's Exchanger, or
+// the servers for all names and the fallback servers. It repeats queries to unavailable servers (see
+// retryUntilAvailable).
 //
-// explore may be true only if no caller waits for the answer. Then any server of the group may be asked first, so that
-// its latency is measured.
+// explore may be true only if no caller waits for the answer. Then any server of the group may be queried first, so
+// that its latency is measured.
 func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore bool) *result {
 	if e := cmp.Or(q.exchanger, s.exchanger); e != nil {
 		return s.resolveByExchanger(ctx, q, e)
 	}
-	return s.askUntilAvailable(ctx, q, func(q question) *result {
+	return s.retryUntilAvailable(ctx, q, func(q question) *result {
 		if s.system != nil && q.IsStandard() {
 			return s.resolveWithSystemChanges(ctx, q, explore)
 		}
@@ -187,16 +187,16 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore 
 	})
 }
 
-// askUntilAvailable calls ask, and repeats the call while servers refuse or end connections, or report overload,
-// because they may be restarting. It does not repeat the call if another server gave an answer that is not truncated. It
-// pauses between the calls, at first 200 ms and then twice as long each time. A
-// pause is at most half of the remaining time, unless a server demands a longer one.
+// retryUntilAvailable calls query, and repeats the call while servers refuse or end connections, or report overload,
+// because they may be restarting. It does not repeat the call if another server gave an answer that is not truncated.
 //
-// It returns the last result when a server has been unavailable for as long as Timeout, or no time is left for a pause.
+// It pauses between the calls, at first 200 ms and then twice as long each time. A pause is at most half of the
+// remaining time, unless a server requires a longer one. It returns the last result when a server has been unavailable
+// for as long as Timeout, or no time remains for a pause.
 //
-// If q may be the reason why a connection ended, q is repeated over a connection of its own, maxConnEndRepeats times at
-// most.
-func (s *clientServers) askUntilAvailable(ctx context.Context, q question, ask func(q question) *result) *result {
+// If q may be the reason for the end of a connection, q is repeated over a connection of its own, maxConnEndRepeats
+// times at most.
+func (s *clientServers) retryUntilAvailable(ctx context.Context, q question, ask func(q question) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
 		r := ask(q)
@@ -217,7 +217,7 @@ func (s *clientServers) askUntilAvailable(ctx context.Context, q question, ask f
 		if !r.refusingSince.IsZero() { // otherwise a server has answered since
 			pause = min(pause, time.Until(r.refusingSince.Add(s.timeout))/2)
 		}
-		if pause < firstPause || !waitFor(ctx, max(pause, r.pause)) {
+		if pause < firstPause || !waitForDuration(ctx, max(pause, r.pause)) {
 			return r
 		}
 	}
@@ -229,9 +229,9 @@ const (
 	maxConnEndRepeats = 8 // limit of repetitions of a question that may have ended a connection
 )
 
-// waitFor waits for the duration d and then returns true. It returns false when ctx ends. It also returns false, at
-// once, if the deadline of ctx is earlier than the end of d.
-func waitFor(ctx context.Context, d time.Duration) bool {
+// waitForDuration waits for the duration d and then returns true. It returns false when ctx ends. It also returns
+// false, at once, if the deadline of ctx is earlier than the end of d.
+func waitForDuration(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
 	}
@@ -245,22 +245,22 @@ func waitFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// resolveWithSystemChanges asks the servers. If the system's servers change before there is an answer, it asks the new
-// servers. Such a change shows that the network has changed, so the old servers may be unreachable.
+// resolveWithSystemChanges queries the servers. If the system's servers change before there is an answer, it queries
+// the new servers. This change shows that the network has changed, so the old servers may be unreachable.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
-		r := s.resolveWhileCurrent(ctx, q, explore, version)
+		r := s.resolveWithVersion(ctx, q, explore, version)
 		if !r.isFailure(q.Query) || ctx.Err() != nil || s.system.Version(time.Now()) == version {
 			return r
 		}
 	}
 }
 
-// resolveWhileCurrent asks the servers, and cancels the exchange when the system's list of servers no longer has the
+// resolveWithVersion queries the servers, and cancels the exchange when the system's list of servers no longer has the
 // given version.
-func (s *clientServers) resolveWhileCurrent(ctx context.Context, q question, explore bool, version uint64) *result {
-	var mine transport.Span
+func (s *clientServers) resolveWithVersion(ctx context.Context, q question, explore bool, version uint64) *result {
+	var mine transport.InlineContext
 	mine.Begin(ctx, 0)
 	defer mine.Cancel()
 	var changed group.RecheckTimer
@@ -274,8 +274,8 @@ func (s *clientServers) resolveWhileCurrent(ctx context.Context, q question, exp
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce asks the servers for q's name, tier by tier, and starts the probes that are due. With explore, any server
-// of a tier may be asked first, to measure its latency. resolveOnce uses the list of servers that is valid when it is
+// resolveOnce queries the servers for q's name, tier by tier, and starts the probes that are due. With explore, any
+// server of a tier may be queried first, to measure its latency. It uses the list of servers that is valid when it is
 // called.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.RouteServers(q.Query, time.Now())
@@ -284,7 +284,7 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 		if err != nil {
 			return &result{err: err}
 		}
-		tiers := tiersInOrder(g)
+		tiers := newSingleServerTiers(g)
 		s.startProbes(q.Query, g, tiers[0].group[0], true)
 		return s.queryTiersOnce(ctx, q, tiers)
 	}
@@ -297,25 +297,23 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 		g = g.SortByRTT(q.Query, explore)
 		if len(s.fallback) == 0 {
 			s.startProbes(q.Query, g, g[0], strict)
-			return s.askGroup(ctx, new(groupQuery), q, g)
+			return s.queryGroup(ctx, new(groupQuery), q, g)
 		}
 	}
-	tiers := s.queryTiers(q.Query, g, strict)
+	tiers := s.newQueryTiers(q.Query, g, strict)
 	s.startProbes(q.Query, g, tiers[0].group[0], strict)
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes sends probes, in the background, to servers of g and of the fallback that are silent or failing. So
-// servers that work again are noticed. Unless strict is set, it also probes servers of g without a recent measurement.
+// startProbes sends probes, in the background, to silent or failing servers of g and of the fallback, to find out
+// whether they work again. Unless strict is set, it also probes servers of g without a recent measurement.
 //
-// A probe asks for q's name if its server may see the name now. first is the server that gets q itself, so its probe
-// asks for another name.
-//
-// Servers that are asked only after first has failed must not see q's name. These are the later fallback servers, and
-// with strict the later servers of g. Their probes ask for another name as well.
+// A probe may contain q's name if its server may receive the name now. first is the server that gets q itself, so its
+// probe has another name. So do the probes of servers that are queried only after first has failed: the later fallback
+// servers, and with strict the later servers of g.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now := time.Now()
-	if len(g)+len(s.fallback) > 1 && (!g.AreSilent() || !s.fallback.AreSilent()) {
+	if len(g)+len(s.fallback) > 1 && (!g.AreAllSilent() || !s.fallback.AreAllSilent()) {
 		n := len(g)
 		if strict {
 			n = indexOrLength(g, first)
@@ -342,28 +340,29 @@ func indexOrLength(g group.Servers, s *group.Server) int {
 	return len(g)
 }
 
-// A queryTier is a group of servers that is asked only when the servers of the preceding tiers have failed or are late.
+// A queryTier is a group of servers that is queried only when the servers of the preceding tiers have failed or are
+// late.
 type queryTier struct {
 	group      group.Servers
 	isFallback bool
 	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// queryTiers divides the servers for q into tiers, and returns the tiers in the order in which they are asked. g is the
-// group of servers for all names. With strict, each server of g is a tier of its own. Otherwise g is one tier.
+// newQueryTiers divides the servers for q into tiers, in the order in which they are queried. g is the group of servers
+// for all names. With strict, each server of g is a tier of its own. Otherwise g is one tier.
 //
 // The fallback servers follow, one tier each. Silent fallback servers are omitted, except the last one. If all are
 // silent, only one of them is kept. If all servers of g are down, the fallback tiers come first.
-func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
+func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
-		first = tiersInOrder(g)
+		first = newSingleServerTiers(g)
 	}
 	if len(s.fallback) == 0 {
 		return first
 	}
 	other := s.fallback
-	if other.AreSilent() {
+	if other.AreAllSilent() {
 		other = other.SortByRTT(q, false)[:1] // all are silent: ask only the first
 	} else {
 		last := len(other) - 1
@@ -373,15 +372,15 @@ func (s *clientServers) queryTiers(q *wire.Query, g group.Servers, strict bool) 
 	for i, one := range other {
 		later[i] = queryTier{group: other[i : i+1], isFallback: true, position: len(g) + slices.Index(s.fallback, one)}
 	}
-	if g.AreDown() {
+	if g.AreAllDown() {
 		return append(later, first...)
 	}
 	return append(first, later...)
 }
 
-// tiersInOrder returns one tier for each server of g. The tiers have the order of g, except that servers that are down
-// come last.
-func tiersInOrder(g group.Servers) []queryTier {
+// newSingleServerTiers returns one tier for each server of g. The tiers have the order of g, except that servers that
+// are down come last.
+func newSingleServerTiers(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
 	tiers := make([]queryTier, len(ordered))
 	for i, server := range ordered {
@@ -390,8 +389,8 @@ func tiersInOrder(g group.Servers) []queryTier {
 	return tiers
 }
 
-// sendTrials sends q in the background to servers that are down, so that a server that works again is noticed. It only
-// sends to servers that would be asked before the first tier if they were not down: they may see q's name.
+// sendTrials sends q in the background to servers that are down, to find out whether they work again. It sends q only
+// to servers that come before the first tier when they are not down: they may receive q's name.
 func sendTrials(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -428,9 +427,10 @@ const maxTierPatience = 5 * time.Second
 // recheckInterval is the time between two checks whether a waiting question still waits for the right servers.
 const recheckInterval = 200 * time.Millisecond
 
-// queryTiersOnce asks the tiers in order and returns the best result, even if it is a failure. A query that is not
-// standard, such as an update, may not be safe to repeat. It is sent to the next tier only if it could not be sent to
-// the tier before.
+// queryTiersOnce queries the tiers in order and returns the best result, even if it is a failure.
+//
+// A message with another opcode than QUERY, such as an update, may not be safe to repeat. It goes to the next tier only
+// if it could not be sent to the tier before.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []queryTier) (r *result) {
 	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
@@ -439,7 +439,7 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 		if t.isFallback {
 			s.count.fallbacks.Add(1)
 		}
-		r = s.askGroup(ctx, new(groupQuery), q, t.group)
+		r = s.queryGroup(ctx, new(groupQuery), q, t.group)
 		if r.err == nil || ctx.Err() != nil || !group.IsUnsent(r.err) {
 			break
 		}
@@ -447,15 +447,15 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 	return r
 }
 
-// queryTiersInOrder asks one tier after the other, and returns the best result. The next tier is asked when the tier
+// queryTiersInOrder queries one tier after the other, and returns the best result. The next tier starts when the tier
 // before has failed, is down, or has used its share of the remaining time. The earlier tier is still waited for, and
 // its answer has precedence.
 //
-// So the answer of a later tier may be held back. This is done only while the earlier tier answers other questions, and
-// most questions of q's type. Otherwise a server that never answers some questions would delay the later servers for
-// long.
+// The answer of a later tier may therefore be held back. This is done only while the earlier tier answers other
+// questions, and most questions of q's type. Otherwise a server that never answers some questions would delay the later
+// servers for long.
 //
-// before returns the best response of the tiers that were asked before these tiers, or nil.
+// before returns the best response of the tiers before these tiers, or nil.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -463,7 +463,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	}
 	sendTrials(q.Query, tiers)
 	if len(tiers) == 1 {
-		r := s.askGroup(ctx, new(groupQuery), q, t.group)
+		r := s.queryGroup(ctx, new(groupQuery), q, t.group)
 		return betterResult(q.Query, before(), r)
 	}
 	x := new(groupQuery)
@@ -477,18 +477,18 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	done := make(chan struct{})
 	inTime := s.startNextTierWhenLate(mine, x, q.Query, tiers, func() bool {
 		defer close(done)
-		if isBeforeFallback(tiers) && soFar().isDeliberateFailure() {
+		if isSecondTierFallback(tiers) && soFar().isDeliberateFailure() {
 			return true // the failure is final, and later tiers are not asked
 		}
 		rest = s.queryTiersInOrder(others, q, tiers[1:], soFar)
 		came = time.Now()
 		return !rest.isFailure(q.Query)
 	}, func() { overtake(errOtherAnswered) })
-	r := s.askGroup(mine, x, q, t.group)
+	r := s.queryGroup(mine, x, q, t.group)
 	final := !r.isFailure(q.Query)
 	if !final {
 		r = betterResult(q.Query, before(), r)
-		final = isBeforeFallback(tiers) && r.isDeliberateFailure()
+		final = isSecondTierFallback(tiers) && r.isDeliberateFailure()
 	}
 	begun := !inTime()
 	if final {
@@ -521,9 +521,8 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 // called at any time, from any goroutine.
 type bestResponseFunc func() *result
 
-// bestResponse returns the best failure response that has arrived so far, or nil. It compares the failure that this
-// exchange has received with before, the best response of earlier tiers. Both may be missing. It may be called while
-// the exchange runs.
+// bestResponse returns the best failure response so far: of this exchange and before, the best response of earlier
+// tiers. It returns nil if both are missing. It may be called while the exchange runs.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -532,27 +531,26 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isBeforeFallback reports whether the first tier is not a fallback tier, but the second tier is one. In that case a
-// deliberate failure of the first tier is final: the fallback servers are not asked (see
-// result.isDeliberateFailure). There must be at least two tiers.
-func isBeforeFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
+// isSecondTierFallback reports whether the second tier is the first fallback tier. A deliberate failure of the first
+// tier is then final: the fallback servers are not queried (see result.isDeliberateFailure). There must be at least two
+// tiers.
+func isSecondTierFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallbackOnly reports whether the result r came from a server that is only a fallback: none of the other tiers
-// has the server.
+// isFromFallbackOnly reports whether the server of the result r is only in fallback tiers.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate calls next, which asks the later tiers, when the first tier is late or fails. The first tier is
-// late when it has used its share of the remaining time. It fails when it is down, or when all its servers have failed
-// in x and the second tier is no fallback.
+// startNextTierWhenLate calls next, which queries the later tiers, when the first tier is late or fails. The first tier
+// is late when it has used its share of the remaining time. It fails when it is down, or when all its servers have
+// failed in x and the second tier is not a fallback.
 //
-// next returns true if a later tier has an answer. In that case startNextTierWhenLate calls overtake, which must end
-// the exchange with the first tier. It may wait for an answer of the first tier before. ctx is the context of the first
-// tier.
+// next returns true if a later tier has an answer. startNextTierWhenLate then calls overtake, which must end the
+// exchange with the first tier. It may wait for an answer of the first tier before. ctx is the context of the first
+// tier. next and overtake run in another goroutine.
 //
-// next and overtake run in another goroutine. The caller must call inTime when the first tier has ended. inTime returns
-// true if next has not been called, and will not be called.
+// The caller must call inTime when the first tier has ended. inTime returns true if next has not been called, and will
+// not be called.
 func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
@@ -560,16 +558,16 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	}
 	g, part := tiers[0].group, min(end.Sub(start)/time.Duration(countTimeShares(tiers)), maxTierPatience)
 	probe := time.AfterFunc(part/2, func() { // finds out whether the name or the server is slow
-		if !g.AnsweredSince(start) {
+		if !g.HasAnsweredSince(start) {
 			for _, one := range g {
 				one.Probe(time.Now(), q)
 			}
 		}
 	})
-	late, down := new(group.RecheckTimer), g.AreDown()
-	failed := func() bool { return !isBeforeFallback(tiers) && x.CountUnableServers() == len(g) }
+	late, down := new(group.RecheckTimer), g.AreAllDown()
+	failed := func() bool { return !isSecondTierFallback(tiers) && x.CountFailedServers() == len(g) }
 	late.Start(func() time.Duration {
-		if g.AreDown() && (!down || slices.ContainsFunc(tiers[1:], func(later queryTier) bool { return !later.group.AreDown() })) || failed() {
+		if g.AreAllDown() && (!down || slices.ContainsFunc(tiers[1:], func(later queryTier) bool { return !later.group.AreAllDown() })) || failed() {
 			return 0
 		}
 		return min(recheckInterval, time.Until(start)+part)
@@ -578,8 +576,8 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 			return
 		}
 		hold := min(end.Sub(start)-end.Sub(start)/finalTimeFraction, maxTierPatience)
-		for !failed() && g.AnsweredSince(start) && g.HaveAnsweredMost(q) && time.Since(start) < hold {
-			if !waitFor(ctx, min(recheckInterval, hold-time.Since(start))) {
+		for !failed() && g.HasAnsweredSince(start) && g.HasAnsweredMost(q) && time.Since(start) < hold {
+			if !waitForDuration(ctx, min(recheckInterval, hold-time.Since(start))) {
 				return
 			}
 		}
@@ -594,8 +592,8 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 // betterResult returns the better one of two results for q. first may be nil. An answer is better than a deliberate
 // failure of a healthy server (see result.isDeliberateFailure). Then follow other failure responses, and errors.
 //
-// Between equal failures it returns a copy of first, with the refusals and the unavailability of second added. They
-// determine whether servers are asked again.
+// Between equal failures it returns a copy of first, to which it adds the refusals and the unavailability of second.
+// They determine whether the query is repeated.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDeliberateFailure() && !first.isDeliberateFailure() {
 		return second
@@ -612,14 +610,14 @@ func betterResult(q *wire.Query, first, second *result) *result {
 	return &both
 }
 
-// isDeliberateFailure reports whether the result is a failure response that a healthy server has chosen, such as
-// that of a filter. Fallback servers must not replace such a response. r may be nil, and then the result is false.
+// isDeliberateFailure reports whether the result is a failure response by decision of a healthy server, such as a
+// filter. Fallback servers must not replace this response. It returns false for nil.
 func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
 
-// deniesNamesBelow reports whether the NXDOMAIN answer r to q, which has the flag AD, proves that no names exist
-// below q's name either (RFC 8020 §2). That is so if the server or Exchanger that gave r is trusted to validate.
+// deniesNamesBelow reports whether the NXDOMAIN answer r to q, which has the flag AD, proves that no names exist below
+// q's name either (RFC 8020 §2). It is true if the server or Exchanger of r is trusted to validate.
 func (s *clientServers) deniesNamesBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -632,8 +630,7 @@ func (s *clientServers) deniesNamesBelow(q question, r *result) bool {
 	return nothing
 }
 
-// resolveByExchanger asks the Exchanger e the question q, applies the rebinding filter to the response, and returns the
-// result.
+// resolveByExchanger sends q to the Exchanger e, applies the rebinding filter to the response, and returns the result.
 func (s *clientServers) resolveByExchanger(ctx context.Context, q question, e Exchanger) *result {
 	answer, err := callExchanger(ctx, q.Query, e)
 	if err == nil {
@@ -652,12 +649,11 @@ type groupQuery struct {
 	result
 }
 
-// askGroup sends q to a group of equivalent servers, with hedging, and returns the result. x must be new. It holds the
-// state of the exchange, and memory for the result.
-//
-// The result has the servers' response, even if it is a failure, or an error if no server has responded.
-func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q question, g group.Servers) *result {
-	out, r := x.Ask(ctx, s.pool, q.Query, g), &x.result
+// queryGroup sends q to a group of equivalent servers, with hedging, and returns the result. x must be new. It holds
+// the state of the exchange, and memory for the result. The result has the servers' response, even if it is a failure,
+// or an error if no server has responded.
+func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q question, g group.Servers) *result {
+	out, r := x.Run(ctx, s.pool, q.Query, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
 	err := out.Err
 	if err == nil {
@@ -667,7 +663,7 @@ func (s *clientServers) askGroup(ctx context.Context, x *groupQuery, q question,
 		s.count.failures.Add(1)
 		r.answer, r.err = nil, newNoAnswerError(q.Query, r.from, err)
 		r.refusingSince, r.hasRefused = g.RefusingSince(), out.HasRefused
-		r.isUnavailable, r.pause = group.IsUnavailable(err)
+		r.isUnavailable, r.pause = group.IsTemporarilyUnavailable(err)
 		r.endedByQuery = transport.MayBeClosedByQuery(err)
 	}
 	return r
@@ -688,7 +684,7 @@ type question struct {
 	route
 }
 
-// A route says who answers the names in a domain: this machine, an Exchanger, or servers.
+// A route determines the source of answers for the names in a domain: this machine, an Exchanger, or servers.
 type route struct {
 	local            *dns.Msg  // response from the hosts file or a special-use zone; nil: there is none
 	exchanger        Exchanger // Exchanger of the longest domain in Client.Routes; nil: the Client's own Exchanger or servers are asked
@@ -739,14 +735,14 @@ type unwrapper interface{ Unwrap() any }
 // maxUnwrapped limits the length of a chain of unwrappers, which may be a loop.
 const maxUnwrapped = 32
 
-// A systemServerFinder collects the system's servers that a Client asks, directly or through Exchangers. Their changes
-// invalidate answers in the Client's Cache.
+// A systemServerFinder collects the system's servers that a Client queries, directly or through Exchangers. Their
+// changes invalidate answers in the Client's Cache.
 type systemServerFinder struct {
 	servers []*system.Servers
 	visited map[*Client]bool // prevents loops, because Clients may refer to each other
 }
 
-// visitExchanger adds to f the system's servers that the Exchanger e asks, directly or through Exchangers that it
+// visitExchanger adds to f the system's servers that the Exchanger e queries, directly or through Exchangers that it
 // wraps. e may be nil. Its type is any because an Exchanger may return a wrapped Exchanger of any type.
 func (f *systemServerFinder) visitExchanger(e any) {
 	for range maxUnwrapped {
@@ -763,13 +759,13 @@ func (f *systemServerFinder) visitExchanger(e any) {
 	}
 	f.visited[c] = true
 	if core, err := c.getCore(); err == nil {
-		f.visitServers(core.servers)
+		f.visitClient(core.servers)
 	}
 }
 
-// visitServers adds to f the system's servers that a Client asks, directly or through its Exchanger and its routes.
-// s holds the servers and routes of that Client.
-func (f *systemServerFinder) visitServers(s *clientServers) {
+// visitClient adds to f the system's servers that a Client queries, directly or through its Exchanger and its routes. s
+// holds the servers and routes of that Client.
+func (f *systemServerFinder) visitClient(s *clientServers) {
 	if s.system != nil {
 		f.servers = append(f.servers, s.system)
 	}

@@ -40,7 +40,7 @@ type AttemptInfo struct {
 	Hedge    bool
 }
 
-// Source says which part of a Client gave an answer: a server, the cache, or local data.
+// Source is the part of a Client that gave an answer: a server, the cache, or local data.
 type Source string
 
 // The sources of answers.
@@ -89,7 +89,7 @@ func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Se
 // AttemptEnded implements group.AttemptTracer. It calls the function Trace.Done when a query has ended.
 func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Done != nil {
-		t.callGuarded(func() { t.Done(ctx, attemptInfo(q, to, n, hedge), took, explainError(to, err)) })
+		t.callGuarded(func() { t.Done(ctx, attemptInfo(q, to, n, hedge), took, toStatusError(to, err)) })
 	}
 }
 

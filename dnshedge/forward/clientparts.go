@@ -5,9 +5,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// clientParts holds the parts of a Forwarder whose state is saved and whose statistics are reported. These are the
-// Client that answers queries, the Client that sends queries to upstream servers, and the resolver or the validator if
-// there is one.
+// clientParts holds the parts of a Forwarder with saved state and statistics: the Client that answers queries, the
+// Client that sends queries to upstream servers, and the resolver or the validator if there is one.
 type clientParts struct {
 	client    *dnshedge.Client // answers the forwarder's clients
 	upstreams *dnshedge.Client // asks servers; without a validator it is equal to client
@@ -15,15 +14,15 @@ type clientParts struct {
 	validator validator        // nil: none
 }
 
-// A resolver is the *recursor.Resolver that a Client uses in place of upstream servers. The interface has the methods
-// that this package calls. So a program that only forwards queries does not link package recursor.
+// A resolver is the *recursor.Resolver that a Client uses in place of upstream servers. It is an interface with the
+// methods that this package calls, so that a program that only forwards queries does not link package recursor.
 type resolver interface {
 	stateStore
 	validator
 }
 
-// A validator is the *dnssec.Validator through which a Client receives its answers. The interface has the method that
-// this package calls, so that programs without validation do not link package dnssec.
+// A validator is the *dnssec.Validator through which a Client receives its answers. It is an interface with the method
+// that this package calls, so that programs without validation do not link package dnssec.
 type validator interface{ Stats() observe.RecursorStats }
 
 // newClientParts returns the parts of the Client c. It finds them in the field Exchanger of c, and behind a validator

@@ -31,8 +31,8 @@ func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 }
 
 // A limitedListener is a TCP listener that accepts only connections of allowed clients, and limits the connections of
-// each client. It closes other connections. Its slots limit the connections of all clients together; they are nil if
-// the server that calls Accept limits those.
+// each client. It closes other connections. slots limits the connections of all clients together. It is nil if the
+// server that calls Accept limits those.
 type limitedListener struct {
 	net.Listener // of TCP
 	access       *accessControl

@@ -109,7 +109,7 @@ type watchResult struct {
 }
 
 // watchHost watches the host until the resolver is closed. It sends the host's addresses to updateConn whenever they
-// change, and errors of lookups as names.Watch yields them. If the host is an IP address, it sends that address once.
+// change, and the errors of failed lookups. If the host is an IP address, it sends that address once.
 func (w *hostWatcher) watchHost() {
 	defer close(w.found)
 	if ip, err := netip.ParseAddr(w.host); err == nil {

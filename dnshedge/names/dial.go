@@ -38,7 +38,7 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 		}
 		return n.trackReturned(ctx, conn, ip.Unmap()), nil
 	}
-	h, err := n.readyHost(ctx, name, want, false)
+	h, err := n.acquireKnownHost(ctx, name, want, false)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
@@ -116,7 +116,7 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 					return d.recordSuccess(r), nil
 				}
 				if ctx.Err() != nil {
-					return nil, d.endError(ctx)
+					return nil, d.contextError(ctx)
 				}
 				d.recordFailure(r)
 				if d.err == nil {
@@ -131,22 +131,22 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 			case <-patient.C:
 				return nil, d.err
 			case <-ctx.Done():
-				return nil, d.endError(ctx)
+				return nil, d.contextError(ctx)
 			}
 		}
 	}
 }
 
-// endError returns the error of a DialContext whose context ctx has ended: a *net.OpError with the cause of ctx.
-func (d *hostDial) endError(ctx context.Context) error {
+// contextError returns the error of a DialContext whose context ctx has ended: a *net.OpError with the cause of ctx.
+func (d *hostDial) contextError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
 // nextAddress returns the address to dial next, or the zero Addr if there is none now. changed is closed when a lookup
 // has ended or published addresses. The caller should then call nextAddress again.
 //
-// If all addresses have failed, nextAddress starts a lookup, or lets it start when MinTTL has passed. In this case the
-// caller should wait for the duration wait, and give up if wait is 0 or less.
+// If all addresses have failed, nextAddress starts a lookup, or lets it start when MinTTL has passed. The caller should
+// then wait for the duration wait, and give up if wait is 0 or less.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()

@@ -63,8 +63,8 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	return &drainingTransport{n, rt}
 }
 
-// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt, and makes them close their
-// connections if these are to be drained.
+// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt, and makes them close
+// connections that are to be drained.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
@@ -261,8 +261,8 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining sets the field draining, which says whether the host has connections to drain, and counts such
-// hosts in Names.drainingHosts. The caller must hold mu.
+// updateDraining sets the field draining to whether the host has connections to drain, and counts these hosts in
+// Names.drainingHosts. The caller must hold mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {

@@ -71,8 +71,8 @@ type hostAddress struct {
 	conns          map[*connTracking]struct{}
 }
 
-// A portHealth says whether dials to one port of an address succeeded. Ports are separate, because a failure of one
-// port says nothing about other ports.
+// A portHealth records whether dials to one port of an address succeeded. Ports are separate, because the failure of
+// one port does not affect other ports.
 type portHealth struct {
 	failed  time.Time // when a dial last failed, or was slower than a later dial
 	reached bool      // the last completed dial succeeded
@@ -127,10 +127,10 @@ func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitLimit returns the time until which a caller waits for this lookup, if the host already has addresses. hasWanted
-// says that the host has addresses of a family that the caller wants. After the first result such a caller waits at
+// waitDeadline returns the time until which a caller waits for this lookup, if the host already has addresses.
+// hasWanted is true if it has addresses of a family that the caller wants. After the first result this caller waits at
 // most 50 ms for the other family.
-func (l *lookupState) waitLimit(hasWanted bool) time.Time {
+func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.patience) {
 		return end
 	}
@@ -480,10 +480,10 @@ func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 	some := hasAddresses(both)
 	if h.err = nil; !some {
 		h.failures++
-		h.err = h.lookupError(both)
+		h.err = h.selectError(both)
 	}
 	until := h.computeExpiry(both)
-	if some && !h.isMissingFamily(both) {
+	if some && !h.hasFailedFamily(both) {
 		h.failuresInRow, h.nextLookup = 0, until
 	} else {
 		h.failuresInRow++
@@ -495,9 +495,9 @@ func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 	h.armLookupTimer(now)
 }
 
-// isMissingFamily reports whether the lookup failed for a family of which the host has addresses. endLookup repeats
-// such a lookup soon. The caller must hold mu.
-func (h *host) isMissingFamily(both [2]*lookup.FamilyResult) bool {
+// hasFailedFamily reports whether the lookup failed for a family of which the host has addresses. endLookup repeats
+// this lookup soon. The caller must hold mu.
+func (h *host) hasFailedFamily(both [2]*lookup.FamilyResult) bool {
 	for i, f := range both {
 		if f.Err != nil && len(h.families[i]) > 0 {
 			return true
@@ -547,9 +547,9 @@ func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	return expiry
 }
 
-// lookupError returns the error of a lookup that found no address. If one family failed and the other has no addresses,
+// selectError returns the error of a lookup that found no address. If one family failed and the other has no addresses,
 // it returns the error of the failed family, which may have addresses.
-func (h *host) lookupError(both [2]*lookup.FamilyResult) error {
+func (h *host) selectError(both [2]*lookup.FamilyResult) error {
 	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {
 		if e, ok := f.Err.(*net.DNSError); ok && !e.IsNotFound {

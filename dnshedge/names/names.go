@@ -15,18 +15,23 @@
 // # When a host is looked up
 //
 // A host is looked up when it is first needed, and again after the TTL of its addresses has ended. The second lookup
-// starts at once while connections to the host are open or it is watched, and otherwise when the host is needed next. A
-// failed dial and Refresh end the TTL early. A host with addresses is not looked up again before MinTTL has passed.
+// starts at once while connections to the host are open or it is watched, and otherwise when the host is needed next.
+//
+// A failed dial and Refresh end the TTL early. A host with addresses is not looked up again before MinTTL has passed.
 //
 // All callers that wait for a lookup share it. Lookups of a host with known addresses bypass the Cache of a Client.
 //
 // At most 256 lookups of new hosts run at a time, or an eighth of the MaxInFlight of a Client, and as many lookups of
-// known hosts. Other lookups wait for a slot, which becomes free when a lookup has ended or has taken a second. A
-// waiting lookup of a new host is dropped when no caller needs it any more.
+// known hosts.
+//
+// Other lookups wait for a slot, which becomes free when a lookup has ended or has taken a second. A waiting lookup of
+// a new host is dropped when no caller needs it any more.
 //
 // A lookup that fails or finds no address changes nothing: the known addresses remain in use, at any age. The next
-// lookup follows after MinTTL. After each further failure the time doubles, up to a minute. A caller that needs an
-// address waits a second for a lookup before it uses the old addresses. It does not wait if the previous lookup failed.
+// lookup follows after MinTTL. After each further failure the time doubles, up to a minute.
+//
+// A caller that needs an address waits a second for a lookup before it uses the old addresses. It does not wait if the
+// previous lookup failed.
 //
 // If only one address family fails, its old addresses remain, and the other family is updated. NXDOMAIN for one family
 // counts as a failure if the other family has addresses.
@@ -38,8 +43,10 @@
 // address is tried after 250 ms, or at once when a dial fails. The first connection is used.
 //
 // Equal addresses of a family are rotated from one dial to the next. An address that failed, or was slower than a later
-// one, comes last for a minute when its port is dialled again. For a new host, IPv4 waits 50 ms for IPv6. If all
-// addresses fail, the dial starts a lookup, waits for it for at most a second, and tries new addresses.
+// one, comes last for a minute when its port is dialled again.
+//
+// For a new host, IPv4 waits 50 ms for IPv6. If all addresses fail, the dial starts a lookup, waits for it for at most
+// a second, and tries new addresses.
 package names
 
 import (
@@ -167,7 +174,7 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		}
 		return []netip.Addr{ip}, nil
 	}
-	h, err := n.readyHost(ctx, host, want, true)
+	h, err := n.acquireKnownHost(ctx, host, want, true)
 	if err != nil {
 		return nil, err
 	}
@@ -273,15 +280,13 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// readyHost returns the state of a host that has known addresses. It starts a lookup if one is due, and waits for the
-// lookup as long as useful. If all is true, it waits for the addresses of all families in want, and otherwise for those
-// of any family.
-//
-// If the host has addresses already, it waits at most one second (lookupPatience), and not at all after a failed
-// lookup.
+// acquireKnownHost returns the state of a host that has known addresses. It starts a lookup if one is due, and waits
+// for the lookup as long as useful. If all is true, it waits for the addresses of all families in want, and otherwise
+// for those of any family. If the host has addresses already, it waits at most one second (lookupPatience), and not at
+// all after a failed lookup.
 //
 // It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call releaseHost.
-func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
+func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
 		cause := context.Cause(ctx)
@@ -290,8 +295,7 @@ func (n *Names) readyHost(ctx context.Context, name string, want addressFamilies
 	return h, err
 }
 
-// awaitHost does what readyHost describes, but if ctx ends, its error may be that of the last lookup, and not that
-// of ctx.
+// awaitHost implements acquireKnownHost. If ctx ends, its error may be that of the last lookup, and not that of ctx.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -305,7 +309,7 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 		h.startLookup(now)
 	}
 	for h.lookup != nil && h.failures == began && !h.lookup.hasEnoughResults(want, all) && !h.lookup.previousFailed &&
-		h.waitForLookup(ctx, h.lookup.waitLimit(all && h.hasFamilies(want)), h.isKnown()) {
+		h.waitForLookup(ctx, h.lookup.waitDeadline(all && h.hasFamilies(want)), h.isKnown()) {
 	}
 	if h.isKnown() {
 		if h.hasUnsureSource {
@@ -320,7 +324,7 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	return nil, h.err
 }
 
-// releaseHost ends one use of h, which began with readyHost or acquireHost. The caller must not hold mu.
+// releaseHost ends one use of h, which began with acquireKnownHost or acquireHost. The caller must not hold mu.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

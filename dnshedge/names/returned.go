@@ -9,7 +9,7 @@ import (
 // maxHostsOfAddress is the limit of hosts per address, if LookupNetIP has returned the same address for several hosts.
 const maxHostsOfAddress = 8
 
-// returnedAddresses records for which hosts LookupNetIP has returned an address. It serves to find the hosts of a
+// returnedAddresses records the hosts for which LookupNetIP has returned an address. By it, Names finds the hosts of a
 // connection that was dialled by IP address. Names.mu guards its fields.
 type returnedAddresses struct {
 	hosts  map[netip.Addr][]*host // at most maxHostsOfAddress; the latest is last

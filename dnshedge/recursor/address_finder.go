@@ -24,9 +24,8 @@ const nameHedgeDelay = 150 * time.Millisecond
 // in the referral (glue) do not suffice.
 //
 // For a server name without glue, it first returns cached addresses, and then the glue in the closest cached delegation
-// to the name. At last it looks up the name. A name with glue is looked up only if the glue does not work.
-//
-// Glue is used only as a server address, never as an answer.
+// to the name. At last it looks up the name. A name with glue is looked up only if the glue does not work. Glue is used
+// only as a server address, never as an answer.
 type addressFinder struct {
 	lookup   *lookup           // lookup that needs the addresses
 	zone     *delegation       // delegation of the zone
@@ -53,7 +52,7 @@ type addressFinder struct {
 	budgetSpent   bool // the hedge budget has refused a lookup
 }
 
-// An addressLookup is a lookup of the addresses of a server name, of one type, or of the NS records of a zone.
+// An addressLookup is a lookup of one address type of a server name, or of the NS records of a zone.
 type addressLookup struct {
 	question
 	atParent bool // the servers of the parent zone are queried for glue, see lookUpGlueAtParent
@@ -97,7 +96,7 @@ func (f *addressFinder) findCachedAddresses() []netip.AddrPort {
 	return addrs
 }
 
-// findServers returns further addresses of the zone's servers, after looking up their names if necessary. It implements
+// findServers returns further addresses of the zone's servers, after lookups of their names if necessary. It implements
 // nameservers.Task.FindServers. It returns nil if no more can be found within the scope e.
 //
 // needed is closed when the task has no other server to query. Until then, the lookups are hedges, for which the hedge
@@ -113,9 +112,9 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 		f.gluelessNames = slices.Clone(f.gluelessNames)
 		rand.Shuffle(len(f.gluelessNames), func(i, j int) { f.gluelessNames[i], f.gluelessNames[j] = f.gluelessNames[j], f.gluelessNames[i] })
 		if len(f.returned) == 0 { // an ordinary lookup of a name within the zone would need one of the zone's servers
-			f.planLookupsAtParent()
+			f.addLookupsAtParent()
 		}
-		f.planLookups(f.gluelessNames)
+		f.addPendingLookups(f.gluelessNames)
 	}
 	f.isHedging, f.budgetSpent = true, false
 	for {
@@ -129,7 +128,7 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 			if f.hasServerAnswered() || f.budgetSpent {
 				return nil, nil
 			}
-			if addrs, more := f.planFallbackLookups(e); len(addrs) > 0 || !more {
+			if addrs, more := f.addFallbackLookups(e); len(addrs) > 0 || !more {
 				return addrs, cmp.Or(f.localErr, f.limit)
 			}
 			continue
@@ -173,8 +172,8 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	return nil, nil
 }
 
-// promoteHedges records that the task needs an address now. From then on, the lookups of server names, running or new,
-// are required work: they no longer cost tokens of the hedge budget.
+// promoteHedges records that the task needs an address now. Running and new lookups of server names are from then on
+// required work: they no longer cost tokens of the hedge budget.
 func (f *addressFinder) promoteHedges() {
 	f.isHedging, f.budgetSpent = false, false
 	f.lookup.core.waits.PromoteHedges(f.node)
@@ -190,8 +189,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnoughAddresses reports whether further addresses are not worth a lookup. It is true if the task already has a
-// usable response as a fallback. For a question with a minimised name, it is also true if any address is known.
+// hasEnoughAddresses reports whether a lookup of further addresses is not worthwhile. It is true if the task already
+// has a usable response as a fallback. For a question with a minimised name, it is also true if any address is known.
 func (f *addressFinder) hasEnoughAddresses() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || !r.isEmpty()) {
 		return true
@@ -200,7 +199,7 @@ func (f *addressFinder) hasEnoughAddresses() bool {
 }
 
 // hasServerAnswered reports whether a server of the zone has answered, so that fallback lookups are not worthwhile (see
-// planFallbackLookups).
+// addFallbackLookups).
 //
 // A DS response with invalid signatures does not count. Without valid DS records, a whole zone is bogus, so that a
 // query to every address is worthwhile.
@@ -209,11 +208,10 @@ func (f *addressFinder) hasServerAnswered() bool {
 	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
 }
 
-// planLookups adds lookups of the addresses of the given server names to f.pending, from which startLookup takes them.
-// The lookups of one address type come before those of the other.
-//
-// It omits names that are cached, and names above Limits.ServerNamesPerZone.
-func (f *addressFinder) planLookups(names []string) {
+// addPendingLookups adds lookups of the addresses of the given server names to f.pending, from which startLookup takes
+// them. The lookups of one address type come before those of the other. It omits names that are cached, and names above
+// Limits.ServerNamesPerZone.
+func (f *addressFinder) addPendingLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
 			q := f.lookup.core.newInternalQuestion(name, t)
@@ -230,20 +228,20 @@ func (f *addressFinder) planLookups(names []string) {
 	}
 }
 
-// planFallbackLookups plans further lookups when no lookup of a server name is pending. more is true if it has planned
-// any. In the scope GluelessNames, it plans none.
+// addFallbackLookups adds further lookups to f.pending when no lookup of a server name is pending. more is true if it
+// has added any. In the scope GluelessNames, it adds none.
 //
-// The first call plans lookups of the names with glue, because the glue may be wrong. The next call returns, in addrs,
-// the glue in other cached delegations. If there is none, the following calls plan, in the scope AllNames, lookups of
+// The first call adds lookups of the names with glue, because the glue may be wrong. The next call returns, in addrs,
+// the glue in other cached delegations. If there is none, the following calls add, in the scope AllNames, lookups of
 // missing glue at the parent zone, and then a lookup of the zone's own NS records.
-func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
+func (f *addressFinder) addFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
 	if e == nameservers.GluelessNames {
 		return nil, false
 	}
 	c, now := f.lookup.core, time.Now()
 	if glued := f.zone.names[f.zone.gluelessCount:]; len(f.gluelessNames) < len(f.zone.names) {
 		f.gluelessNames = append(f.gluelessNames, glued...)
-		f.planLookups(glued)
+		f.addPendingLookups(glued)
 		return nil, true
 	}
 	for _, name := range f.zone.names {
@@ -257,7 +255,7 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 	case len(addrs) > 0 || f.queriedApexNS || e < nameservers.AllNames:
 		return addrs, false
 	case !f.queriedParent:
-		f.planLookupsAtParent()
+		f.addLookupsAtParent()
 	default:
 		f.queriedApexNS = true
 		f.pending = append(f.pending, addressLookup{question: c.newInternalQuestion(f.zone.zone, dns.TypeNS)})
@@ -265,9 +263,9 @@ func (f *addressFinder) planFallbackLookups(e nameservers.SearchScope) (addrs []
 	return nil, true
 }
 
-// planLookupsAtParent plans lookups at the parent zone of the zone's server names that are within the zone and have no
-// glue. It plans lookups of at most maxNamesAtParent names.
-func (f *addressFinder) planLookupsAtParent() {
+// addLookupsAtParent adds to f.pending lookups at the parent zone of the zone's server names that are within the zone
+// and have no glue. It adds lookups of at most maxNamesAtParent names.
+func (f *addressFinder) addLookupsAtParent() {
 	f.queriedParent = true
 	if f.zone.zone == "." {
 		return
@@ -340,7 +338,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 			}
 		}
 		f.gluelessNames = append(f.gluelessNames, names...)
-		f.planLookups(names)
+		f.addPendingLookups(names)
 		return nil
 	}
 	if errors.Is(r.err, errGlueArrived) && !f.retried[r.addressLookup] { // if the glue does not work, the second lookup ignores it

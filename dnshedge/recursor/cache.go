@@ -42,7 +42,7 @@ type cacheKey struct {
 // answerCacheKey returns the key under which the answer to q is cached.
 func answerCacheKey(q question) cacheKey { return cacheKey{name: q.name, qtype: q.qtype, do: q.do} }
 
-// A cacheEntry is a cached delegation, answer, or failure. Of zone and answer, one is set, or none in a failure. Once
+// A cacheEntry is a cached delegation, answer, or failure. Either zone or answer is set, or neither in a failure. Once
 // the entry is in the cache, only lastUsed may change.
 type cacheEntry struct {
 	zone     *delegation
@@ -184,11 +184,12 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	c.insertEntry(answerCacheKey(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 
-// dropEntry removes the entry with the key k, if there is one. It is called when the cached data turns out to be wrong.
-func (c *cache) dropEntry(k cacheKey) {
+// removeEntry removes the entry with the key k, if there is one. It is called when the cached data has turned out to be
+// wrong.
+func (c *cache) removeEntry(k cacheKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.removeLocked(k)
+	c.removeEntryLocked(k)
 }
 
 // failureTTL is the time for which a failure is cached (RFC 9520 §3.2).
@@ -231,14 +232,14 @@ func (c *cache) lookUpGlue(q question, now time.Time) (rrs []dns.RR, ok bool) {
 	return e.answer.Answer, true
 }
 
-// addConfirmedReferral records that the delegation of a zone was checked at its parent zone, which knew no other
-// servers. For failureTTL, isReferralConfirmed then returns true, so that the parent zone is not queried again.
+// addConfirmedReferral records that the parent zone has confirmed the delegation of a zone. For failureTTL,
+// isReferralConfirmed then returns true, so that the parent zone is not queried again.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, isFailure: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
-// isReferralConfirmed reports whether the delegation of a zone need not be checked at its parent zone again:
-// addConfirmedReferral was called for the zone within failureTTL.
+// isReferralConfirmed reports whether addConfirmedReferral was called for the zone within failureTTL, so that its
+// delegation need not be checked at its parent zone again.
 func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
 	return c.lookUpEntry(cacheKey{name: zone, isFailure: true}, now) != nil
 }
@@ -256,7 +257,7 @@ func (c *cache) insertEntry(k cacheKey, e *cacheEntry, now time.Time) {
 	if c.entries == nil {
 		c.entries, c.zoneRefs = make(map[cacheKey]*cacheEntry), make(zoneReferences)
 	}
-	c.removeLocked(k)
+	c.removeEntryLocked(k)
 	more := c.zoneRefs.addReference(e.referencedZone())
 	if c.bytes += more; more > c.maxBytes/4 {
 		c.bytes -= c.zoneRefs.removeReference(e.referencedZone())
@@ -291,11 +292,11 @@ func (c *cache) evictEntry(now time.Time) {
 			break
 		}
 	}
-	c.removeLocked(worst)
+	c.removeEntryLocked(worst)
 }
 
-// removeLocked removes the entry with the key k from the cache, if there is one. The caller must hold mu.
-func (c *cache) removeLocked(k cacheKey) {
+// removeEntryLocked removes the entry with the key k from the cache, if there is one. The caller must hold mu.
+func (c *cache) removeEntryLocked(k cacheKey) {
 	e := c.entries[k]
 	if e == nil {
 		return
@@ -314,8 +315,8 @@ func (c *cache) fillStats(s *observe.RecursorStats) {
 	s.Zones, s.RRsets, s.Bytes = c.zones, len(c.entries)-c.zones, c.bytes
 }
 
-// A zoneReferences value counts the memory of the delegations that cache entries keep alive, directly or through a
-// child zone. Several entries may refer to the same delegation, whose memory then counts only once. cache.mu guards it.
+// A zoneReferences counts the memory of the delegations that cache entries keep alive, directly or through a child
+// zone. The memory of a delegation with several references counts only once. cache.mu guards it.
 type zoneReferences map[*chain.Zone]*zoneReference
 
 // A zoneReference holds the memory of one delegation, and the number of references to the delegation.

@@ -23,7 +23,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/waitgraph"
 )
 
-// core is the internal state of a Resolver: its configuration with defaults, its cache, its servers, and its running
+// A core is the internal state of a Resolver: its configuration with defaults, its cache, its servers, and its running
 // lookups. The first use of the Resolver creates it.
 type core struct {
 	err error // error that names an invalid field; nil if the Resolver can be used
@@ -72,9 +72,9 @@ type resolverCounters struct {
 // errPanicked is the error of every call of a Resolver whose initialization has panicked.
 var errPanicked = errors.New("recursor: Resolver panicked when it was first used")
 
-// setUpOnce returns the internal state of r. The first call creates it. If a field of r is invalid, all calls return
+// initOnce returns the internal state of r. The first call creates it. If a field of r is invalid, all calls return
 // the same error, which names the field.
-func (r *Resolver) setUpOnce() (*core, error) {
+func (r *Resolver) initOnce() (*core, error) {
 	r.once.Do(func() {
 		r.core = &core{err: errPanicked, cache: new(cache)} // remains if applyConfig panics, because no answer may be returned without validation
 		r.core.err = r.core.applyConfig(r)
@@ -114,7 +114,7 @@ func (c *core) applyConfig(r *Resolver) error {
 	if len(c.hints) == 0 {
 		return fmt.Errorf("recursor: Resolver.Hints is empty; want nil or addresses of root servers")
 	}
-	if err := c.readZones(r.Zones); err != nil {
+	if err := c.readStubZones(r.Zones); err != nil {
 		return err
 	}
 	switch {
@@ -142,7 +142,7 @@ func (c *core) applyConfig(r *Resolver) error {
 	if r.Trust.Off {
 		return nil
 	}
-	return c.startValidation(r.Trust)
+	return c.initValidator(r.Trust)
 }
 
 // disableAggressiveUse disables synthesized answers (RFC 8198). It is false except in tests.
@@ -151,9 +151,9 @@ var disableAggressiveUse bool
 // adjustPolicy changes the validation policy of new Resolvers. It is nil except in tests.
 var adjustPolicy func(*validate.Policy)
 
-// startValidation creates the validator for the configuration t, and gives it a part of the cache's memory. The error
+// initValidator creates the validator for the configuration t, and gives it a part of the cache's memory. The error
 // names an invalid field.
-func (c *core) startValidation(t dnssec.Trust) error {
+func (c *core) initValidator(t dnssec.Trust) error {
 	var conf chain.Config
 	if err := conf.ReadTrust("recursor: Resolver.Trust", t.Anchors, t.Insecure); err != nil {
 		return err
@@ -171,16 +171,16 @@ func (c *core) startValidation(t dnssec.Trust) error {
 		conf.MaxAggressiveBytes = 0
 	}
 	conf.ReportBogus = func(z *chain.Zone, server netip.AddrPort, name string) { c.pool.ReportBogus(z.Name, server, name) }
-	conf.DropReferral = func(z *chain.Zone) { c.cache.dropEntry(cacheKey{name: z.Name, zone: true}) }
+	conf.DropReferral = func(z *chain.Zone) { c.cache.removeEntry(cacheKey{name: z.Name, zone: true}) }
 	conf.IsLocalError = isLocalFailure
 	conf.Go = func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) }
 	c.validator = chain.NewValidator(conf)
 	return nil
 }
 
-// readZones validates Resolver.Zones, and stores a delegation for each of these stub zones in c.stubs. The error names
-// an invalid zone or address.
-func (c *core) readZones(zones map[string][]netip.AddrPort) error {
+// readStubZones validates Resolver.Zones, and stores a delegation for each of these stub zones in c.stubs. The error
+// names an invalid zone or address.
+func (c *core) readStubZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
 		name, ok := dnsname.ParseCanonical(zone)
@@ -282,7 +282,7 @@ func (c *core) findStubZone(name string) *delegation {
 const uncountedBytes = 4 << 10
 
 // reserveMemory counts memory, in bytes, that a question holds while it waits for servers. It returns false if the
-// memory of all questions would exceed core.maxHeldBytes. If it returns true, the caller must call releaseMemory with
+// memory of all questions would exceed core.maxHeldBytes. If it returns true, the caller must call dropResponses with
 // the same number.
 func (c *core) reserveMemory(bytes int64) bool {
 	if bytes <= uncountedBytes {
@@ -295,7 +295,7 @@ func (c *core) reserveMemory(bytes int64) bool {
 	return false
 }
 
-// releaseMemory ends the count of memory, in bytes, that a question has reserved with reserveMemory and no longer holds.
+// dropResponses ends the count of memory, in bytes, that a question has reserved with reserveMemory and no longer holds.
 func (c *core) releaseMemory(bytes int64) {
 	if bytes > uncountedBytes {
 		c.heldBytes.Add(-bytes)
@@ -305,14 +305,14 @@ func (c *core) releaseMemory(bytes int64) {
 // Validate checks the fields of the Resolver. It returns an error that names an invalid field, or nil. It sends no
 // queries.
 func (r *Resolver) Validate() error {
-	_, err := r.setUpOnce()
+	_, err := r.initOnce()
 	return err
 }
 
 // Close ends all questions with net.ErrClosed and waits for all goroutines. ExchangeContext returns net.ErrClosed after
 // Close. Close always returns nil.
 func (r *Resolver) Close() error {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	c.closeMu.Lock()
 	c.closed = true
 	c.closeMu.Unlock()

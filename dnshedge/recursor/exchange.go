@@ -36,7 +36,7 @@ import (
 // A valid question has opcode QUERY and one entry, whose type is ANY or a type of data. If its class is not IN, the
 // response is REFUSED.
 func (r *Resolver) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -278,7 +278,7 @@ func (r *Resolver) IgnoresOptions() {}
 //
 // It is false if validation is off, if the name is invalid, or if Zones or Trust has a zone at or below the name.
 func (r *Resolver) NothingBelow(name string) bool {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	name, ok := dnsname.ParseCanonical(name)
 	if err != nil || !ok || c.validator == nil {
 		return false

@@ -18,11 +18,11 @@ import (
 // Export writes learned data, for Import in another process or after a restart. The export has the round trip times of
 // servers, and the delegations and DS records of the root and its child zones.
 func (r *Resolver) Export(w io.Writer) error {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	if err != nil {
 		return err
 	}
-	return c.pool.Export(w, r.hashServers(), c.exportZones())
+	return c.pool.Export(w, r.serverIdentityHash(), c.exportZones())
 }
 
 // Identity returns a string that identifies the fields that change answers: Hints, Zones, PrivateOK, Trust and
@@ -31,31 +31,31 @@ func (r *Resolver) Export(w io.Writer) error {
 // Import of a dnshedge.Client checks this string, so that it accepts cached answers only from an equal configuration.
 func (r *Resolver) Identity() string {
 	t := r.Trust
-	return fmt.Sprintf("%s %d %s", r.identifyServers(), r.Limits.withDefaults().NSEC3Iterations,
-		chain.TrustFingerprint(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
+	return fmt.Sprintf("%s %d %s", r.serverIdentity(), r.Limits.withDefaults().NSEC3Iterations,
+		chain.TrustIdentity(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
 }
 
-// identifyServers returns a string that identifies the configured servers. Resolvers with equal values of Hints, Zones
+// serverIdentity returns a string that identifies the configured servers. Resolvers with equal values of Hints, Zones
 // and PrivateOK have equal strings.
-func (r *Resolver) identifyServers() string {
+func (r *Resolver) serverIdentity() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
 		zones = append(zones, fmt.Sprint(dns.CanonicalName(zone), slices.SortedFunc(slices.Values(addrs), netip.AddrPort.Compare)))
 	}
 	slices.Sort(zones)
-	return fmt.Sprintf("%s %q %v", r.identifyRoot(), zones, r.PrivateOK)
+	return fmt.Sprintf("%s %q %v", r.rootIdentity(), zones, r.PrivateOK)
 }
 
-// hashServers returns a hash of the configured servers, for exports. Exported delegations are used only by a Resolver
-// with the same hash.
-func (r *Resolver) hashServers() string {
-	h := sha256.Sum256([]byte(r.identifyServers()))
+// serverIdentityHash returns a hash of the configured servers, for exports. Exported delegations are used only by a
+// Resolver with the same hash.
+func (r *Resolver) serverIdentityHash() string {
+	h := sha256.Sum256([]byte(r.serverIdentity()))
 	return string(h[:])
 }
 
-// identifyRoot returns a string that identifies the configured root servers. Resolvers with equal values of Hints have
+// rootIdentity returns a string that identifies the configured root servers. Resolvers with equal values of Hints have
 // equal strings.
-func (r *Resolver) identifyRoot() string {
+func (r *Resolver) rootIdentity() string {
 	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
 	return fmt.Sprint(r.Hints == nil, hints)
 }
@@ -66,11 +66,11 @@ func (r *Resolver) identifyRoot() string {
 // If the export is damaged, has another version, is larger than 16 MiB or older than a day, Import returns an error and
 // changes nothing.
 func (r *Resolver) Import(rd io.Reader) error {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	if err != nil {
 		return err
 	}
-	zones, err := c.pool.Import(rd, r.hashServers())
+	zones, err := c.pool.Import(rd, r.serverIdentityHash())
 	c.importZones(zones)
 	return err
 }

@@ -18,7 +18,7 @@ var RemoveDuplicates = removeDuplicates
 
 // ExpiryTimes returns the expiry times of a Resolver's cache entries and of their delegations.
 func ExpiryTimes(r *Resolver) (all []time.Time) {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	if err != nil {
 		panic(err)
 	}
@@ -59,7 +59,7 @@ func WithoutSpecialNames(f func()) {
 func AcceptLegacyAlgorithms(r *Resolver) {
 	adjustPolicy = func(p *validate.Policy) { p.FakeLegacy = true }
 	defer func() { adjustPolicy = nil }()
-	if _, err := r.setUpOnce(); err != nil {
+	if _, err := r.initOnce(); err != nil {
 		panic(err)
 	}
 }
@@ -71,14 +71,14 @@ func PanicInSetup(r *Resolver) {
 		adjustPolicy = nil
 		_ = recover()
 	}()
-	_, _ = r.setUpOnce()
+	_, _ = r.initOnce()
 }
 
 // DisableSynthesis makes a Resolver query servers in place of synthesizing answers (RFC 8198).
 func DisableSynthesis(r *Resolver) {
 	disableAggressiveUse = true
 	defer func() { disableAggressiveUse = false }()
-	if _, err := r.setUpOnce(); err != nil {
+	if _, err := r.initOnce(); err != nil {
 		panic(err)
 	}
 }
@@ -100,7 +100,7 @@ func DSEvidenceOf(r *Resolver) map[string][]string {
 
 // ZoneMemory returns the memory of the delegations that cache entries refer to, in bytes. Each counts once.
 func ZoneMemory(r *Resolver) (n int64) {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	if err != nil {
 		panic(err)
 	}

@@ -62,8 +62,8 @@ func (e *limitError) Error() string {
 // errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
 var errTimeout = errors.New("recursor: no answer in time")
 
-// A questionSpecificError is the error of a question that has failed to reach a zone because of its own limits. It must
-// not be cached, because other questions may reach the zone.
+// A questionSpecificError is the error of a question that could not reach a zone because of its own limits. It must not
+// be cached, because other questions may reach the zone.
 type questionSpecificError struct{ error }
 
 func (e *questionSpecificError) Unwrap() error { return e.error }
@@ -71,8 +71,8 @@ func (e *questionSpecificError) Unwrap() error { return e.error }
 // isQuestionSpecific reports whether err is or wraps a questionSpecificError.
 func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
 
-// isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. Such an
-// error must not be cached, because it says nothing about the zone.
+// isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. This
+// error must not be cached, because its cause is not the zone.
 func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }
 
 // A questionBudget counts the cost of a client's question, including all lookups for it, and enforces the Limits. It is

@@ -56,11 +56,10 @@ func (c *core) rootDelegation(ctx context.Context, b primingBudget) (*delegation
 	return c.rootZone, nil
 }
 
-// expireRoot makes the next question query the root servers for their names and addresses again (priming). It is called
-// when the servers in z, the delegation of the root, do not answer: the priming response or the import may be wrong.
-//
-// It does nothing if z is not the current delegation of the root.
-func (c *core) expireRoot(z *delegation) {
+// expireRootDelegation makes the next question query the root servers for their names and addresses again (priming). It
+// is called when the servers in z, the delegation of the root, do not answer: the priming response or the import may be
+// wrong. It does nothing if z is not the current delegation of the root.
+func (c *core) expireRootDelegation(z *delegation) {
 	c.primeMu.Lock()
 	defer c.primeMu.Unlock()
 	if c.rootZone == z && len(z.names) > 0 { // hints expire soon anyway
@@ -85,7 +84,7 @@ func (c *core) primeRoot(b primingBudget) {
 				return nameservers.ErrLame
 			}
 			if c.validator != nil {
-				unvalidated, err = c.checkPriming(b, m, from)
+				unvalidated, err = c.checkPrimingResponse(b, m, from)
 			}
 			return err
 		},
@@ -142,12 +141,12 @@ func (c *core) newHintsDelegation() *delegation {
 	return z
 }
 
-// checkPriming checks the signature of the root's NS records in the priming response m, as far as this is possible with
-// the keys in the cache. from is the server that sent m. If it returns an error, another server must be queried.
+// checkPrimingResponse checks the signature of the root's NS records in the priming response m, as far as the cached
+// keys allow. from is the server that sent m. After an error, another server must be queried.
 //
-// The result is the response in the form that package chain validates, for validation when the keys have arrived.
-// Validation must be on.
-func (c *core) checkPriming(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
+// It returns the response in the form of package chain, for validation when the keys have arrived. Validation must be
+// on.
+func (c *core) checkPrimingResponse(b primingBudget, m *dns.Msg, from netip.AddrPort) (*chain.Response, error) {
 	q := question{name: ".", qtype: dns.TypeNS, do: true}
 	r := readResponse(m, c.hintsZone, q, true, time.Now())
 	r.From = from

@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// A responseKind classifies a response of a server by the next action: to accept the response, to follow a referral, or
-// to ask another server.
+// A responseKind is the next action after a response of a server: to accept the response, to follow a referral, or to
+// query another server.
 type responseKind int8
 
 const (
@@ -74,10 +74,9 @@ func (r *parsedResponse) fallbackRank() int {
 	return 0
 }
 
-// agreesWith reports whether r confirms o, another dubious response to the same question. If two servers agree, their
-// response is used, and no third server is queried.
-//
-// The result is true if r and o have the same rank and response code, and r is from an authoritative server.
+// agreesWith reports whether r confirms o, another dubious response to the same question: both have the same rank and
+// response code, and r is from an authoritative server. A response that a second server confirms is used, and no third
+// server is queried.
 func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.Rcode == o.Rcode
 }

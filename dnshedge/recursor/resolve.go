@@ -20,8 +20,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 )
 
-// A lookup resolves one question. This is a question of a client, or a question of the Resolver itself: for the address
-// of a server, or for the keys of a zone.
+// A lookup resolves one question: a client's question, or a question of the Resolver itself, for the address of a
+// server or for the keys of a zone.
 type lookup struct {
 	// Not changed once it runs.
 	core       *core
@@ -75,7 +75,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 			minimised.disabled = true
 		case err != nil:
 			if errors.Is(err, nameservers.ErrNoServers) && !isLocalFailure(err) || errors.Is(err, errTimeout) {
-				c.expireRoot(z)
+				c.expireRootDelegation(z)
 			}
 			return nil, err
 		case r.kind == kindReferral:
@@ -102,7 +102,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 }
 
 // hasQueriedFullName reports whether a server of the zone z has already answered an address question with the full name
-// of q. Minimising the name then hides nothing from these servers.
+// of q. Minimised names then hide nothing from these servers.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(answerCacheKey(c.newInternalQuestion(q.name, t)), time.Now())
@@ -266,8 +266,8 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether the question minimised, whose name is minimised, need not be sent to the servers of z. It
-// is true if a cached proof answers it with NODATA. The name is then no zone cut, and names may exist below it.
+// canSkipLabel reports whether the question minimised, whose name is minimised, need not be sent to the servers of z.
+// It is true if a cached proof answers it with NODATA. The name is then not a zone cut, and names may exist below it.
 func (k *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
 	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, minimised.name, minimised.qtype)
 	return ok && found.Kind == validate.NoData

@@ -55,7 +55,7 @@ func (j *responseSelector) checkResponse(m *dns.Msg, from netip.AddrPort) error 
 			return nil
 		}
 		if p == nil || r.fallbackRank() > p.fallbackRank() {
-			j.keepFallback(r)
+			j.storeFallback(r)
 		}
 		switch {
 		case r.nonAuthoritative:
@@ -108,7 +108,7 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	r.invalidSignatures = true
 	r.isAnchored = cut != nil && j.core.validator.HasAnchorBelow(j.zone.zone, cut.Name)
 	if p := j.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
-		j.keepFallback(r)
+		j.storeFallback(r)
 	}
 	if unsigned {
 		j.task.EndEarly = true // the response is valid if it is from an insecure zone without a referral; validation searches for that zone next
@@ -117,9 +117,9 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	return nameservers.ErrUnsigned
 }
 
-// keepFallback stores r as the fallback, which is used if no response is accepted. It replaces the previous fallback.
+// storeFallback stores r as the fallback, which is used if no response is accepted. It replaces the previous fallback.
 // It does nothing if the memory for waiting questions is exhausted, see reserveMemory.
-func (j *responseSelector) keepFallback(r *parsedResponse) {
+func (j *responseSelector) storeFallback(r *parsedResponse) {
 	n := estimateRecordMemory(r.Answer, r.Authority)
 	if !j.core.reserveMemory(n) {
 		return
@@ -129,9 +129,9 @@ func (j *responseSelector) keepFallback(r *parsedResponse) {
 	j.fallback.Store(r)
 }
 
-// releaseMemory drops the responses that j holds, and releases their reserved memory. It must be called when the task
-// has ended. Unfinished queries may refer to j for some time after that.
-func (j *responseSelector) releaseMemory() {
+// dropResponses drops the responses of j, and releases their reserved memory. It must be called when the task has
+// ended. Unfinished queries may refer to j for some time after that.
+func (j *responseSelector) dropResponses() {
 	j.core.releaseMemory(j.heldBytes)
 	j.selected = nil
 	if j.fallback.Load() != nil {

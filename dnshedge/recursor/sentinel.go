@@ -12,10 +12,9 @@ import (
 // errRootKeySentinel is the error of a root key sentinel question that must be answered with SERVFAIL (RFC 8509).
 var errRootKeySentinel = errors.New("recursor: root key sentinel question is answered with SERVFAIL")
 
-// checkRootKeySentinel returns errRootKeySentinel if q must be answered with SERVFAIL according to RFC 8509 §3. A
-// client uses these questions to find out which root keys a resolver trusts.
-//
-// trusted holds the key tags of the root's trust anchors. It must only be called if the answer to q is secure.
+// checkRootKeySentinel returns errRootKeySentinel if q is a root key sentinel query that must be answered with SERVFAIL
+// (RFC 8509 §3). By these queries, a client determines which root keys a resolver trusts. trusted holds the key tags
+// of the root's trust anchors. It must only be called if the answer to q is secure.
 func checkRootKeySentinel(q question, trusted []uint16) error {
 	const prefix, digits = "root-key-sentinel-", 5
 	rest, ok := strings.CutPrefix(q.name, prefix)

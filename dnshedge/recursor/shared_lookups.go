@@ -38,8 +38,8 @@ type nameLookupKey struct {
 	childZone string // if it is not empty, the servers of this zone's parent are queried for glue, see lookUpGlueAtParent
 }
 
-// A nameLookup is a running lookup of a server name, for one address type. Several callers may wait for it. When the
-// last caller stops waiting, it is canceled.
+// A nameLookup is a running lookup of one address type of a server name. Several callers may wait for it. When the last
+// caller stops waiting, it is canceled.
 type nameLookup struct {
 	waitgraph.Flight[nameLookupKey]
 	lookup *lookup // resolves the name, on a goroutine of its own
@@ -92,10 +92,8 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Nod
 }
 
 // startNameLookup starts a lookup of the server name in the key k, on a new goroutine. The budget of the lookup l pays
-// for its queries. needed is true if anything but a hedge waits for the result; then the budget also pays for the lookup
-// itself.
-//
-// The error is errTooDeep or a limitError. It is called by waitgraph.Group.Join.
+// for its queries. needed is true if anything but a hedge waits for the result; then the budget also pays for the
+// lookup itself. The error is errTooDeep or a limitError. It is called by waitgraph.Group.Join.
 func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLookup, error) {
 	if l.depth >= maxLookupDepth {
 		return nil, errTooDeep
@@ -183,10 +181,10 @@ type zoneQueryKey struct {
 }
 
 // A zoneQuery is a running question to the servers of a zone, which several callers share (single flight). The first
-// caller is the leader: it sends the queries, and the other callers wait for the answer.
+// caller, the leader, sends the queries, and the other callers wait for the answer.
 //
-// An attacker can therefore forge the response to only one query at a time (RFC 5452 §5). Many clients cause no more
-// queries than one client.
+// An attacker can therefore forge the response to only one query at a time (RFC 5452 §5), and many clients cause no
+// more queries than one client.
 type zoneQuery struct {
 	waitgraph.Flight[zoneQueryKey]
 	zone *chain.Zone // the zone, through the referral that the leader has used
@@ -197,8 +195,8 @@ type zoneQuery struct {
 	err            error
 }
 
-// A zoneAnswer is the answer of a zone's servers to a question. If the answer is an alias, it may also have the records of
-// the target.
+// A zoneAnswer is the answer of a zone's servers to a question. If the answer is an alias, it may also have the records
+// of the target.
 type zoneAnswer struct {
 	*parsedResponse
 	cnameHint *parsedResponse // records of the alias target in the same response, see readCNAMEHint; nil if there are none
@@ -292,7 +290,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	t := &nameservers.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
 		RequireSignatures: l.core.validator != nil && l.core.validator.ExpectsSignatures(z.chain),
-		Minimised:         !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestUntil(s) }, CheckResponse: j.checkResponse,
+		Minimised:         !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestDeadline(s) }, CheckResponse: j.checkResponse,
 		IsHedge: func() bool { return !l.core.waits.IsNeeded(&s.Node) },
 		SpendQuery: func(hedge bool) error {
 			if tries.Add(1) > maxMinimisedAttempts && !full {
@@ -306,7 +304,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 		t.Servers, t.FindServers = f.returned, f.findServers
 	}
 	j.task = t
-	defer j.releaseMemory()
+	defer j.dropResponses()
 	m, failed := l.core.pool.QueryServers(ctx, t)
 	switch {
 	case failed == nil:

@@ -16,7 +16,7 @@ type Stats = observe.RecursorStats
 
 // Stats returns the current statistics of the Resolver. If a field of the Resolver is invalid, only Name is set.
 func (r *Resolver) Stats() Stats {
-	c, err := r.setUpOnce()
+	c, err := r.initOnce()
 	if err != nil {
 		return Stats{Name: r.Name}
 	}

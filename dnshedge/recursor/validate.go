@@ -39,7 +39,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 		if err != nil && bad != nil && !errors.As(err, new(*dnssec.Error)) {
 			r, err = bad, badErr
 		} else if err != nil && r != nil {
-			c.cache.dropEntry(answerCacheKey(q))
+			c.cache.removeEntry(answerCacheKey(q))
 			if l.shouldTryAnotherServer(ctx, q, r, err, retries) {
 				if c.conf.Trust.Report && bad == nil {
 					short, stop := withPartialDeadline(ctx)
@@ -103,8 +103,8 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, time.Until(end)/4)
 }
 
-// recheckDelegation finds out whether a zone without valid answers has other servers than its delegation z says. If it
-// returns true, q must be sent again.
+// recheckDelegation finds out whether a zone without valid answers has other servers than those in its delegation z. If
+// it returns true, q must be sent again.
 //
 // It may query the parent zone, but only once for a question, and not for failureTTL after the parent zone has
 // confirmed the delegation.
@@ -138,7 +138,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	}
 	if z.zone == "." {
 		c.cache.addConfirmedReferral(z.zone, time.Now())
-		c.expireRoot(z)
+		c.expireRootDelegation(z)
 		return false
 	}
 	full := c.conf.NoMinimise || z.zone == q.name
@@ -152,7 +152,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	}
 	if err != nil || r.kind != kindReferral || r.referral.hasSameServers(z) {
 		c.cache.addConfirmedReferral(z.zone, time.Now())
-		c.expireRoot(parent)
+		c.expireRootDelegation(parent)
 		return false
 	}
 	z.chain.MarkRedelegated()
@@ -185,7 +185,7 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 		r.Status = validate.Insecure
 		return nil
 	}
-	if err := l.core.validateInTime(ctx, validationBudget{l.budget, l.core}, &r.Response); err != nil {
+	if err := l.core.validateWithDeadline(ctx, validationBudget{l.budget, l.core}, &r.Response); err != nil {
 		return err
 	}
 	if why := r.Reason; r.Status == validate.Bogus {
@@ -196,12 +196,10 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	return nil
 }
 
-// validateInTime validates the response s, within the time until the deadline of ctx. The budget p pays for key
-// queries.
-//
-// With Trust.Report, it uses only a quarter of that time. If the keys do not arrive in time, it makes the response
-// bogus, so that the caller can still return the unvalidated answer.
-func (c *core) validateInTime(ctx context.Context, p validationBudget, s *chain.Response) error {
+// validateWithDeadline validates the response s, within the time until the deadline of ctx. The budget p pays for key
+// queries. With Trust.Report, it uses only a quarter of that time. If the keys do not arrive in time, it makes the
+// response bogus, so that the caller can still return the unvalidated answer.
+func (c *core) validateWithDeadline(ctx context.Context, p validationBudget, s *chain.Response) error {
 	if !c.conf.Trust.Report {
 		return c.validator.ValidateResponse(ctx, p, s)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// TrustFingerprint returns a string that is equal for equal configurations of trust anchors, negative trust anchors and
+// TrustIdentity returns a string that is equal for equal configurations of trust anchors, negative trust anchors and
 // flags. The order of the anchors does not matter.
-func TrustFingerprint(anchors []dns.RR, insecure []string, flags ...bool) string {
+func TrustIdentity(anchors []dns.RR, insecure []string, flags ...bool) string {
 	records := make([]string, 0, len(anchors))
 	for _, rr := range anchors {
 		if !usercode.IsNilRecord(rr) {

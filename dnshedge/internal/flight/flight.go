@@ -10,9 +10,9 @@ package flight
 
 import "context"
 
-// A Flight is the part of a running operation that all its callers share: its key, its number of callers, and a channel
-// that is closed at its end. Each operation type embeds a Flight and adds its own results. K is the type of the Group's
-// keys.
+// A Flight is the shared part of a running operation whose result several callers wait for (single flight): its key,
+// its number of callers, and a channel that is closed at its end. Each operation type embeds a Flight and adds its own
+// results. K is the type of the Group's keys.
 type Flight[K comparable] struct {
 	Key K // must not be changed
 	// Cancel is called when the last caller has left before the end, with the cause that it gives. It must not lock the
@@ -44,7 +44,7 @@ type Operation[K comparable] interface {
 	embeddedFlight() *Flight[K]
 }
 
-// A Group has the running operations of one kind by Flight.Key. Its user finds and adds operations as in any map. The
+// A Group holds the running operations of one kind by Flight.Key. Its user finds and adds operations as in any map. The
 // user's mutex must be locked whenever a Group is used.
 type Group[K comparable, F Operation[K]] map[K]F
 
@@ -58,9 +58,11 @@ func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	return s.callers > 0
 }
 
-// RemoveCaller records that a caller no longer waits for the operation f. cause is nil if the caller has the result, or
-// runs f itself. Any other cause cancels f if no other caller waits and f has a function Cancel. Later callers then do
-// not join f.
+// RemoveCaller records that a caller no longer waits for the operation f. cause is nil if the caller has the result or
+// runs f itself.
+//
+// Any other cause cancels f if no other caller waits and f has a function Cancel. Later callers then start a new
+// operation.
 func (g Group[K, F]) RemoveCaller(f F, cause error) {
 	s := f.embeddedFlight()
 	if s.callers--; s.callers == 0 && cause != nil && s.Cancel != nil {

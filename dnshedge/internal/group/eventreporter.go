@@ -10,9 +10,9 @@ import (
 )
 
 // An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
-// hedges, and the end. Only reportDenied may be called on a nil eventReporter, and then does nothing.
+// hedges, and the end. On a nil eventReporter, only reportDenied may be called, which then does nothing.
 //
-// Each attempt runs in one goroutine. Only that goroutine uses the attempt's element of the field attempts. The
+// Each attempt runs in one goroutine, and only that goroutine uses the attempt's element of the field attempts. The
 // field delay must be set before the first attempt starts.
 type eventReporter struct {
 	notifier *observers.Notifier
@@ -35,10 +35,8 @@ func (t *eventReporter) reportDenied(reason observe.Reason) {
 	}
 }
 
-// reportAttempt reports to observers that attempt n sends a query to s. number is the number that observers get for the
-// attempt.
-//
-// If the attempt has sent a query to another server before, that query is first reported as failed.
+// reportAttempt reports to observers that attempt n sends a query to s, under the given number. If the attempt has
+// already sent a query to another server, it first reports that query as failed.
 func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Server) {
 	t.AttemptEnded(ctx, n, race.Failed)
 	a := &t.attempts[n]
@@ -59,8 +57,8 @@ func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcom
 	}
 }
 
-// reportEnd reports the end of an exchange to observers. winner is the number that observers have for the successful
-// attempt, or -1 if none succeeded. hedges is the number of hedges sent, and took the duration of the exchange.
+// reportEnd reports the end of an exchange to observers. winner is the number of the successful attempt for observers,
+// or -1 if none succeeded. hedges is the number of hedges sent, and took the duration of the exchange.
 //
 // It must only be called for an exchange whose latency is not recorded. Otherwise policy.Call.End, which records the
 // latency, also reports the end.

@@ -25,7 +25,7 @@ const (
 	readGrace   = 2 * time.Millisecond
 )
 
-// A Result is the outcome of a question that Exchange.Ask has sent: a response, or an error.
+// A Result is the outcome of an Exchange: a response or an error.
 type Result struct {
 	Answer   *wire.Answer // response of a server, which may be a failure; nil: Err is set
 	Err      error        // error of the primary if no server responded; nil: Answer is set
@@ -36,8 +36,8 @@ type Result struct {
 	HasRefused bool // Err is set, and at least one server has refused a connection
 }
 
-// An Exchange sends one question to a group of servers that can answer it equally well, and returns the first
-// successful response. The zero value is ready for Ask, which must be called only once.
+// An Exchange sends one question to a group of equivalent servers, and returns the first successful response. The zero
+// value is ready for Run, which must be called only once.
 //
 // Besides the primary there are two kinds of attempts. A hedge starts after a delay that is computed in advance,
 // although the primary may still be answered. A retransmission starts when the last query is presumed lost.
@@ -48,10 +48,10 @@ type Exchange struct {
 	conf   *Config
 	events *eventReporter // nil: no observers
 	query  *wire.Query
-	start  time.Time // time at which Ask was called
+	start  time.Time // time at which Run was called
 	// primaryContext is the context of the primary. Waiting for it is cheaper than waiting for the context of the
 	// race.Attempt.
-	primaryContext *transport.Span
+	primaryContext *transport.InlineContext
 
 	mu                 sync.Mutex                   // guards the fields below; the used elements of attempts never change
 	attempts           [1 + MaxHedges]attemptTarget // elements 0 to admitted-1 are in use
@@ -66,23 +66,23 @@ type Exchange struct {
 	failures           exchangeFailures
 }
 
-// A primaryRun holds the race that runs the attempts of one exchange, and the context of the exchange's first
-// attempt, the primary. Both are in one struct, so that an exchange needs only one allocation for them.
-type primaryRun struct {
-	race           race.Race[reply]
+// An exchangeRace holds the race that runs the attempts of one exchange, and the context of the first attempt, the
+// primary. Both are in one struct to save an allocation.
+type exchangeRace struct {
+	race           race.Race[attemptReply]
 	attempt        race.Attempt
-	adoptedContext race.AdoptedContext // context that attempt derives from span
-	span           transport.Span      // cancellable context of the primary
+	adoptedContext race.AdoptedContext     // context that attempt derives from span
+	span           transport.InlineContext // cancellable context of the primary
 }
 
-// An attemptTarget holds the kind of an attempt and the server that its first query goes to.
+// An attemptTarget holds the kind of an attempt, and the server of its first query.
 type attemptTarget struct {
 	kind           attemptKind
 	server         int // index of the server in the group
 	earlierQueries int // number of earlier queries of the exchange to that server
 }
 
-// An attemptKind says why an attempt was started: as the primary, as a hedge, or as a retransmission.
+// An attemptKind is the reason for an attempt: the primary, a hedge, or a retransmission.
 type attemptKind int8
 
 const (
@@ -91,8 +91,8 @@ const (
 	retransmittedAttempt
 )
 
-// A reply is a successful response to an attempt, with the server that sent it and the kind of the attempt.
-type reply struct {
+// An attemptReply is a successful response to an attempt, with its server and the kind of the attempt.
+type attemptReply struct {
 	*wire.Answer
 	answeringServer *Server       // the server that sent the response
 	kind            attemptKind   // kind of the attempt
@@ -100,17 +100,17 @@ type reply struct {
 }
 
 var (
-	_ race.Op[reply] = (*Exchange)(nil)
-	_ race.Schedule  = (*Exchange)(nil)
+	_ race.Op[attemptReply] = (*Exchange)(nil)
+	_ race.Schedule         = (*Exchange)(nil)
 )
 
-// Ask sends the question q to servers of the Pool p, with hedges, and returns the first response that is no failure. If
-// there is none, the Result holds a failure response, or else the error of the primary.
+// Run sends the question q to servers of the Pool p, with hedges, and returns the first successful response. If there
+// is none, the Result holds a failure response, or else the error of the primary.
 //
 // group lists the servers in order of preference, and must not be empty. ctx limits the time of the exchange.
-func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
+func (x *Exchange) Run(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
-	x.mu.Lock() // CountUnableServers may run
+	x.mu.Lock() // CountFailedServers may run
 	s := &x.selection
 	s.query, s.servers, s.histories = q, group, append(s.historyBuffer[:0], make([]serverHistory, len(group))...)
 	x.mu.Unlock()
@@ -120,7 +120,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	}
 	x.recordAttempt(primaryAttempt, 0, x.start)
 	x.scheduleAttempts(ctx)
-	run := new(primaryRun)
+	run := new(exchangeRace)
 	x.primaryContext = &run.span
 	run.span.Begin(ctx, 0)
 	defer run.span.Cancel()
@@ -132,7 +132,7 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	out := run.race.Run(ctx, x, x)
 	x.recordOutcome(out.Winner, &out.Value)
 	if out.Err != nil {
-		return x.failureResult(out.Err, out.Started)
+		return x.newFailureResult(out.Err, out.Started)
 	}
 	x.refundFailovers()
 	switch v := &out.Value; v.kind {
@@ -145,9 +145,9 @@ func (x *Exchange) Ask(ctx context.Context, p *Pool, q *wire.Query, group Server
 	return Result{Answer: out.Value.Answer, Server: out.Value.answeringServer, IsHedged: out.Value.kind == hedgeAttempt, Attempts: out.Started}
 }
 
-// CountUnableServers returns the number of servers that could not answer the question: they responded with a failure, or
-// refused a connection. It may be called before Ask, and while Ask runs.
-func (x *Exchange) CountUnableServers() (n int) {
+// CountFailedServers returns the number of servers that responded with a failure or refused a connection. It may be
+// called while Run is running.
+func (x *Exchange) CountFailedServers() (n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range x.selection.histories {
@@ -158,20 +158,18 @@ func (x *Exchange) CountUnableServers() (n int) {
 	return n
 }
 
-// FirstFailure returns the failure response to report if no server answers the question, and the server that sent it. A
-// failure that Server.IsDeliberateFailure accepts is preferred; otherwise the first failure response counts. Both
-// results are nil if no server responded with a failure.
-//
-// It may be called while Ask runs.
+// FirstFailure returns the failure response to report if no server answers the question, and its server. A failure that
+// Server.IsDeliberateFailure accepts is preferred to an earlier one. Both results are nil if no server responded with a
+// failure. It may be called while Run is running.
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures.response, x.failures.failureServer
 }
 
-// failureResult returns the Result of an exchange without a successful response. It holds the failure response of a
+// newFailureResult returns the Result of an exchange without a successful response. It holds the failure response of a
 // server, or else err, the error of the primary. tries is the number of attempts.
-func (x *Exchange) failureResult(err error, tries int) Result {
+func (x *Exchange) newFailureResult(err error, tries int) Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	f := &x.failures
@@ -183,10 +181,10 @@ func (x *Exchange) failureResult(err error, tries int) Result {
 
 // recordOutcome records the latency of the exchange under the latency key of its first server, and reports the end of
 // the exchange to observers. winner is the number of the attempt with the reply r, or -1 if no attempt succeeded.
-func (x *Exchange) recordOutcome(winner int, r *reply) {
+func (x *Exchange) recordOutcome(winner int, r *attemptReply) {
 	isAnswered := winner >= 0
 	if x.hedges.key != nil {
-		outcome := policy.Outcome{Answered: isAnswered, Winner: x.numberForObservers(winner), Setup: r.handshakeTime}
+		outcome := policy.Outcome{Answered: isAnswered, Winner: x.observerNumber(winner), Setup: r.handshakeTime}
 		if x.events != nil {
 			outcome.Delay = x.events.delay
 		}
@@ -197,14 +195,14 @@ func (x *Exchange) recordOutcome(winner int, r *reply) {
 		x.mu.Lock()
 		hedges := x.countHedges(x.admitted - 1)
 		x.mu.Unlock()
-		x.events.reportEnd(x.numberForObservers(winner), hedges, time.Since(x.start))
+		x.events.reportEnd(x.observerNumber(winner), hedges, time.Since(x.start))
 	}
 }
 
-// numberForObservers converts n, the number of an attempt in the race, to the number that observers get for that
-// attempt. Hedges are counted from 1. The primary and retransmissions have the number 0, because observers see no
-// retransmissions. A negative n is returned unchanged.
-func (x *Exchange) numberForObservers(n int) int {
+// observerNumber converts n, the number of an attempt in the race, to its number for observers. Hedges are counted from
+// 1. The primary and retransmissions have the number 0, because observers see no retransmissions. A negative n is
+// returned unchanged.
+func (x *Exchange) observerNumber(n int) int {
 	if n < 0 || x.attempts[n].kind != hedgeAttempt {
 		return min(n, 0)
 	}
@@ -233,7 +231,7 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	if !first.transports[first.preferredTransport.Load()].Ready() {
 		r.setupTime = first.handshakeAllowance()
 	}
-	first.account.earnTokens()
+	first.account.refillHedgeBuckets()
 	if denied := x.hedges.computeDelays(ctx, x.conf, &x.selection, r.setupTime); denied != policy.None {
 		x.events.reportDenied(denied)
 	}
@@ -254,9 +252,8 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	x.checkAt, r.deadline = x.start.Add(wait), x.start.Add(left)
 }
 
-// Admit implements race.Op. It decides whether the race may start another attempt now. It returns true if a
-// retransmission or a hedge is due and its budget permits it, and records that attempt. It also computes when the race
-// must call it next. It ignores its argument.
+// Admit implements race.Op. It returns true if a retransmission or a hedge is due and its budget permits it, and
+// records that attempt. It also computes the time of the next call. It ignores its argument.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -291,8 +288,8 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	return wait, x.admitted <= MaxHedges && x.checkAt.Before(x.retransmission.deadline)
 }
 
-// Failed implements race.Schedule. It tells the race to start no further attempts if the primary, attempt 0, has
-// failed. The primary fails only after all other attempts have ended (see waitForOthers).
+// Failed implements race.Schedule. After a failure of the primary, attempt 0, it stops the start of further attempts.
+// The primary fails only after all other attempts have ended (see waitForOtherAttempts).
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
 // HedgeTimeout implements race.Schedule. It permits hedges to run for any time after the primary has failed, because
@@ -375,10 +372,10 @@ func (x *Exchange) Ended(n int) {
 	}
 }
 
-// waitForOthers waits until all attempts besides the primary have ended, or ctx ends. A primary that has failed must
-// call it before it returns. When the primary has returned, the race starts no further attempts, although queries of
-// other attempts may still need a retransmission.
-func (x *Exchange) waitForOthers(ctx context.Context) {
+// waitForOtherAttempts waits until all attempts besides the primary have ended, or ctx ends. A failed primary must call
+// it before it returns. Otherwise the race would start no further attempts, although queries of other attempts may
+// still need a retransmission.
+func (x *Exchange) waitForOtherAttempts(ctx context.Context) {
 	x.mu.Lock()
 	var idle chan struct{}
 	if x.runningOthers > 0 {
@@ -396,9 +393,9 @@ func (x *Exchange) waitForOthers(ctx context.Context) {
 }
 
 // Attempt implements race.Op. It sends the question to the server that was selected for attempt n. If that server
-// cannot answer, it tries other servers at once. It returns the first successful response, or the error of the last
-// server.
-func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
+// fails, it sends the question to other servers at once. It returns the first successful response, or the error of the
+// last server.
+func (x *Exchange) Attempt(a *race.Attempt, n int) (r attemptReply, err error) {
 	kind, i, earlier := x.attempts[n].kind, x.attempts[n].server, x.attempts[n].earlierQueries
 	var refused uint64 // bit set of the servers that refused a connection one after the other
 	ctx := context.Context(a)
@@ -412,11 +409,11 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 	for {
 		s := x.selection.servers[i]
 		start := time.Now()
-		answer, setup, err := x.askServer(ctx, a, n, s, earlier, last)
+		answer, setup, err := x.queryServer(ctx, a, n, s, earlier, last)
 		if err == nil {
 			if isFailure := x.recordResponse(ctx, s, answer); !isFailure {
 				s.answerRate.recordQuestion(x.query, true)
-				return reply{answer, s, kind, setup}, nil
+				return attemptReply{answer, s, kind, setup}, nil
 			}
 			err = errNoAnswer
 		} else if a.Err() != nil {
@@ -424,7 +421,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 			if time.Since(start) >= s.missDelay() {
 				s.recordMiss(x.query, start)
 			}
-			return reply{}, x.recordError(n, s, err)
+			return attemptReply{}, x.recordPrimaryError(n, s, err)
 		} else if !localerror.IsLocal(err) {
 			s.recordMiss(x.query, start)
 		}
@@ -432,39 +429,39 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r reply, err error) {
 		if i, earlier, ok = x.failOver(n, s, answer, err); ok {
 			continue
 		}
-		if i, earlier, ok = x.replaceRefused(n, s, err, &refused); ok {
+		if i, earlier, ok = x.replaceRefusedServer(n, s, err, &refused); ok {
 			continue
 		}
 		if last != nil && (errors.Is(err, errLost) || IsRefused(err) || isTimeout(err) || x.hasOtherAttempts()) {
 			refused = 0
-			if i, earlier, ok = last.waitForServer(a, s, start, err); ok {
+			if i, earlier, ok = last.waitForNextQuery(a, s, start, err); ok {
 				continue
 			}
 		}
 		if n == 0 {
-			x.waitForOthers(ctx)
+			x.waitForOtherAttempts(ctx)
 		}
-		return reply{}, x.recordError(n, s, err)
+		return attemptReply{}, x.recordPrimaryError(n, s, err)
 	}
 }
 
-// askServer sends the question to s in attempt n, and reports that query to observers and the tracer. It returns the
-// response and the duration of the handshake, if the query needed one.
+// queryServer sends the question to s in attempt n, and reports that query to observers and the tracer. It returns the
+// response, and the duration of the handshake if the query needed one.
 //
-// earlier is the number of earlier queries of the exchange to s. If n is the last permitted attempt, last sends the query
-// and cancels it when it is presumed lost. Otherwise last is nil.
-func (x *Exchange) askServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, last *lastAttempt) (answer *wire.Answer, setup time.Duration, err error) {
+// earlier is the number of earlier queries of the exchange to s. If n is the last permitted attempt, last sends the
+// query and cancels it when it is presumed lost. Otherwise last is nil.
+func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, last *lastAttempt) (answer *wire.Answer, setup time.Duration, err error) {
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
 	if x.events != nil {
-		x.events.reportAttempt(a, n, x.numberForObservers(n), s)
+		x.events.reportAttempt(a, n, x.observerNumber(n), s)
 	}
 	if x.conf.Tracer != nil {
 		x.conf.Tracer.AttemptStarted(a, x.query, s, n, isHedge)
 	}
 	connection := &x.retransmission.connection[n]
 	if last != nil {
-		answer, setup, err = last.askServer(ctx, s, earlier, connection)
+		answer, setup, err = last.queryServer(ctx, s, earlier, connection)
 	} else {
 		answer, setup, err = s.queryAddresses(ctx, x.query, earlier, connection)
 	}
@@ -489,13 +486,13 @@ func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.A
 	return isStandard && answer.Outcome == wire.Failure
 }
 
-// replaceRefused selects another server for attempt n after the server s has refused the connection. It returns the
-// index of that server, and the number of earlier queries of the exchange to it. The new query costs no token, because
-// the query that was paid for has reached no server.
+// replaceRefusedServer selects another server for attempt n after the server s has refused the connection. It returns
+// the index of that server, and the number of earlier queries of the exchange to it. The new query costs no token,
+// because the paid query has reached no server.
 //
 // refused is the bit set of servers that refused a connection in this attempt; s is added to it. ok is false if attempt
-// n is the primary, err is no refused connection, the message must not be repeated, or no server is left.
-func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
+// n is the primary, err is not a refused connection, the message must not be repeated, or no server remains.
+func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
 	if n == 0 || !x.query.IsStandard() || !IsRefused(err) {
 		return 0, 0, false
 	}
@@ -505,12 +502,12 @@ func (x *Exchange) replaceRefused(n int, s *Server, err error, refused *uint64) 
 	if server = x.selection.selectServerExcept(*refused | x.selection.failedServers()); server < 0 {
 		return 0, 0, false
 	}
-	return server, x.changeServer(n, server), true
+	return server, x.switchServer(n, server), true
 }
 
-// changeServer records that attempt n continues with a query to another server, whose index in the group is server. It
+// switchServer records that attempt n continues with a query to another server, whose index in the group is server. It
 // returns the number of earlier queries of the exchange to that server. The caller must hold mu.
-func (x *Exchange) changeServer(n, server int) (earlier int) {
+func (x *Exchange) switchServer(n, server int) (earlier int) {
 	now := time.Now()
 	if r := &x.retransmission; r.lastAttempt == n {
 		r.lastServer, r.lastSent = server, now
@@ -519,18 +516,17 @@ func (x *Exchange) changeServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// hasOtherAttempts reports whether, besides the last permitted attempt, any other attempt still runs. If none does,
-// the last attempt must not continue after a failure, because the exchange has failed. Only the last attempt may
-// call it.
+// hasOtherAttempts reports whether any attempt besides the last permitted one is running. If none is, the exchange has
+// failed, and the last attempt must not continue after a failure. Only the last attempt may call it.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.runningOthers > 1 || x.othersEnded == nil
 }
 
-// recordError returns err, the error of attempt n, unchanged. If attempt n is the primary, it also stores the server s
-// that caused err, for the Result.
-func (x *Exchange) recordError(n int, s *Server, err error) error {
+// recordPrimaryError returns err, the error of attempt n, unchanged. If attempt n is the primary, it also stores the
+// server s that caused err, for the Result.
+func (x *Exchange) recordPrimaryError(n int, s *Server, err error) error {
 	if n == 0 {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -539,16 +535,15 @@ func (x *Exchange) recordError(n int, s *Server, err error) error {
 	return err
 }
 
-// failOver records that the server from could not answer attempt n, and selects the next server. The failure is the
-// response a, or err if a is nil. It returns the index of the next server, and the number of earlier queries to it. ok
-// is false if the attempt must end.
+// failOver records that the server from failed in attempt n, and selects the next server. The failure is the response
+// a, or err if a is nil. It returns the index of the next server, and the number of earlier queries to it. ok is false
+// if the attempt must end.
 //
-// The next server is one that was not asked yet. If there is none, replaceFailed selects the server. After SERVFAIL
-// from three servers the attempt ends, because the zone itself may fail (RFC 9520 §3.1).
+// The next server is one without a query so far, or else the result of replaceFailedServer. After SERVFAIL from three
+// servers the attempt ends, because the zone itself may fail (RFC 9520 §3.1).
 //
-// The query to the next server costs a token after two failure responses, or after one if the next server is silent. So
-// a question that fails everywhere is not sent to every server. If a server answers the question, refundFailovers
-// returns the tokens. A server that closes or refuses a connection has not responded.
+// The query costs a token after two failure responses, or after one if the next server is silent. A question that fails
+// everywhere is therefore not sent to every server. A closed or refused connection is not a response.
 func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -561,18 +556,18 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	}
 	server = x.selection.selectServerExcept(x.selection.serverSet(func(u *serverHistory) bool { return u.queries > 0 }))
 	if server < 0 || x.selection.histories[server].queries > 0 {
-		return x.replaceFailed(n, earlierFailures)
+		return x.replaceFailedServer(n, earlierFailures)
 	}
 	if f.servfails >= maxServfails {
 		return 0, 0, false
 	}
 	if next := x.selection.servers[server]; f.responses > 1 || f.responses > 0 && next.IsSilent() {
-		if !next.account.payForFailover() {
+		if !next.account.spendForFailover() {
 			return 0, 0, false
 		}
 		f.paidFailovers++
 	}
-	return server, x.changeServer(n, server), true
+	return server, x.switchServer(n, server), true
 }
 
 // refundFailovers returns the tokens of all failovers of this exchange, because a server has answered the question.
@@ -586,22 +581,22 @@ func (x *Exchange) refundFailovers() {
 	}
 }
 
-// replaceFailed selects another server for attempt n, after the same server has failed again. It returns the index of a
-// server that has sent no failure response, and the number of earlier queries to it. The query costs a token.
+// replaceFailedServer selects another server for attempt n, after the same server has failed again. It returns the
+// index of a server that has sent no failure response, and the number of earlier queries to it. The query costs a
+// token.
 //
-// earlierFailures is the number of failure responses that the failed server had sent before. If it is 0, ok is false.
-// ok is also false if attempt n is the primary, no server is left, or no budget permits the query. The caller must hold
-// mu.
-func (x *Exchange) replaceFailed(n, earlierFailures int) (server, earlier int, ok bool) {
+// earlierFailures is the number of earlier failure responses of the failed server. ok is false if it is 0, attempt n is
+// the primary, no server remains, or no budget permits the query. The caller must hold mu.
+func (x *Exchange) replaceFailedServer(n, earlierFailures int) (server, earlier int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false
 	}
 	server = x.selection.selectServerExcept(x.selection.failedServers())
-	if server < 0 || !x.selection.servers[server].payForRetransmission(x.query, false) {
+	if server < 0 || !x.selection.servers[server].spendForRetransmission(x.query, false) {
 		return 0, 0, false
 	}
-	return server, x.changeServer(n, server), true
+	return server, x.switchServer(n, server), true
 }
 
 // Discard implements race.Op. It does nothing, because a reply holds no resources.
-func (x *Exchange) Discard(reply, error) {}
+func (x *Exchange) Discard(attemptReply, error) {}

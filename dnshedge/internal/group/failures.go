@@ -14,8 +14,7 @@ const maxServfails = 3 // number of servers of a group that may respond with SER
 // errNoAnswer is the error of an attempt in which every server that was tried responded with a failure.
 var errNoAnswer = errors.New("dnshedge: no server answered the question")
 
-// exchangeFailures collects the failure responses and errors that the servers of one exchange have returned.
-// Exchange.mu guards it.
+// exchangeFailures collects the failure responses and errors of the servers of one exchange. Exchange.mu guards it.
 type exchangeFailures struct {
 	responses     int          // number of servers whose failure response could be read
 	servfails     int          // number of servers whose first failure response was SERVFAIL
@@ -26,11 +25,10 @@ type exchangeFailures struct {
 	hasRefused    bool         // at least one server has refused a connection
 }
 
-// recordFailure records that the server from has failed to answer the question. The failure is the given response, or
-// err if response is nil. use counts the queries of the exchange to that server, and the server's failures.
+// recordFailure records a failure of the server from: the given response, or err if response is nil. use counts the
+// queries of the exchange to that server, and its failures.
 //
-// It returns the number of failure responses that the server had sent before. It returns 0 if the failure was a network
-// error.
+// It returns the number of earlier failure responses of the server, or 0 if the failure was a network error.
 func (f *exchangeFailures) recordFailure(use *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsTruncationError(err)
 	use.hasBeenUnable = use.hasBeenUnable || isResponse || IsRefused(err)

@@ -26,12 +26,11 @@ const (
 	maxProbeInterval = 10 * time.Second       // longest time between two probes
 )
 
-// health records whether one server responds, and whether it responds with anything but failures. It is safe for
-// concurrent use.
+// health records whether one server responds, and whether its responses are failures. It is safe for concurrent use.
 //
 // A server is silent after three unanswered queries in a row (maxMisses). It is failing after failures for three
-// different names in a row (maxFailures). It is unhealthy if it is silent or failing. It is down if it is unhealthy
-// and has failed a probe.
+// different names in a row (maxFailures). It is unhealthy if it is silent or failing. It is down if it is unhealthy and
+// has failed a probe.
 type health struct {
 	host string   // name of the server for log messages; never changes
 	log  *ops.Log // never changes
@@ -59,8 +58,7 @@ type health struct {
 }
 
 // isUnhealthy reports whether the server is silent (its last queries had no response) or failing (its last responses
-// were failures). The cause may be the server, or only the names that it was asked for. A probe must find out which
-// of these is the case.
+// were failures). The cause may be the server or the names of the questions. A probe determines which.
 func (h *health) isUnhealthy() bool { return h.IsSilent() || h.isFailing() }
 
 // isFailing reports whether the server has responded with failures for three different names (maxFailures) since it
@@ -77,16 +75,15 @@ func (h *health) IsDown() bool { return h.isDown.Load() }
 // HasAnswered reports whether the server has ever answered a question without a failure.
 func (h *health) HasAnswered() bool { return h.answeredQuestion.Load() != nil }
 
-// AnsweredSince reports whether the server has sent any response after t, even a failure.
+// HasAnsweredSince reports whether the server has sent any response after t, even a failure.
 func (h *health) AnsweredSince(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lastAnswer.After(t)
 }
 
-// recordAnswer records that the server has sent a response of any kind, even a failure. The server is then no longer
-// silent.
-func (h *health) recordAnswer() {
+// recordAnyResponse records that the server has sent a response, even a failure. The server is then no longer silent.
+func (h *health) recordAnyResponse() {
 	now := time.Now()
 	defer h.logChange(now)
 	h.mu.Lock()
@@ -135,7 +132,7 @@ func (h *health) refusingSince() time.Time {
 // with an opcode other than QUERY only shows that the server is not silent.
 func (h *health) recordResponse(q *wire.Query, failure bool) {
 	h.silentZones.recordAnswer(q)
-	h.recordAnswer()
+	h.recordAnyResponse()
 	if !q.IsStandard() {
 		return
 	}
@@ -183,9 +180,9 @@ func (h *health) recordRecovery(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countUnansweredQuery counts a query, sent at the time sent, that the server has left unanswered. After three of
-// them in a row (maxMisses) the server is silent. It does nothing if the server has responded to another query
-// since, because in that case only a packet was lost.
+// countUnansweredQuery counts a query, sent at the time sent, that the server has left unanswered. After three of them
+// in a row (maxMisses) the server is silent. It counts nothing if the server has responded to another query since sent,
+// because then only a packet was lost.
 func (h *health) countUnansweredQuery(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
@@ -201,10 +198,10 @@ func (h *health) countUnansweredQuery(sent time.Time) {
 	}
 }
 
-// beginProbe reports whether the caller must probe the server at the time now: a probe is due and none is running. A
-// probe sends questions that show whether the server works. If the result is true, the probe counts as running, and the
-// caller must call endProbe afterwards.
-func (h *health) beginProbe(now time.Time) bool {
+// tryBeginProbe reports whether the caller must probe the server at the time now: a probe is due and none is running. A
+// probe sends questions that show whether the server works. After a true result, the probe counts as running, and the
+// caller must call endProbe.
+func (h *health) tryBeginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	due := !h.isProbing && !now.Before(h.nextProbe)
@@ -212,10 +209,10 @@ func (h *health) beginProbe(now time.Time) bool {
 	return due
 }
 
-// beginTrial reports whether a client's question may be sent to this server, which is down, at the time now. Such a
-// trial shows whether the server works again. If the result is true, the trial is recorded, and the next one is
-// permitted after the interval at which the server is probed.
-func (h *health) beginTrial(now time.Time) bool {
+// tryBeginTrial reports whether a client's question may be sent to this server, which is down, at the time now. This
+// trial shows whether the server works again. After a true result, the next trial is permitted after the interval of
+// probes.
+func (h *health) tryBeginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now.Before(h.nextTrial) {
@@ -225,11 +222,9 @@ func (h *health) beginTrial(now time.Time) bool {
 	return true
 }
 
-// endProbe records the result of a probe that beginProbe has permitted. failed must be true if the server answered
-// no question of the probe without a failure.
-//
-// The time to the next probe is at least half a second. It doubles, up to ten seconds, while probes or questions
-// fail.
+// endProbe records the result of a probe that tryBeginProbe has permitted. failed must be true if all questions of the
+// probe failed. The time to the next probe is at least half a second. It doubles, up to ten seconds, while probes or
+// questions fail.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -281,14 +276,14 @@ type answerRate struct {
 	byType [4]recentQuestions // indexed by typeIndexes
 }
 
-// A recentQuestions value is a ring buffer with the outcomes of recent questions of one type to one server: answered or
+// A recentQuestions is a ring buffer with the outcomes of recent questions of one type to one server: answered or
 // unanswered. Equal outcomes for the same name are stored once.
 type recentQuestions struct {
 	outcomes [8]questionOutcome
 	next     int // index of the element that is overwritten next
 }
 
-// A questionOutcome says whether a server has answered a question about a name.
+// A questionOutcome records whether a server has answered a question about a name.
 type questionOutcome struct {
 	name       string // in wire format; empty: unused element of the ring buffer
 	isAnswered bool   // the server has answered the question
@@ -359,8 +354,7 @@ const (
 // question.
 const zoneSilenceLifetime = 10 * time.Second
 
-// A suspectZone records which questions about the names of one DNS domain a server has left unanswered. silentZones.mu
-// guards it.
+// A suspectZone records the unanswered questions about the names of one DNS domain. silentZones.mu guards it.
 type suspectZone struct {
 	hash           uint64                    // hash of the domain's name; the key in silentZones.byHash
 	listIndex      int                       // index in silentZones.silent if isSilent is true, or else in silentZones.suspects
@@ -375,11 +369,9 @@ type suspectZone struct {
 // domain (minSilentChildren) had no response in a row. It does not check whether the silence has expired.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
-// An enclosingDomain is a domain that contains the name of a question, or that name itself. It also has the child of
-// the domain that contains the name. For the name a.b.example.com and the domain example.com, the child is
-// b.example.com.
-//
-// Unanswered questions are counted by domain and child.
+// An enclosingDomain is a domain at or above the name of a question, with the child of the domain on the way to that
+// name. For the name a.b.example.com and the domain example.com, the child is b.example.com. Unanswered questions are
+// counted by domain and child.
 type enclosingDomain struct {
 	domain uint64 // hash of the domain's name
 	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name
@@ -416,9 +408,9 @@ func (z *silentZones) enclosingDomains(q *wire.Query) iter.Seq[enclosingDomain] 
 	}
 }
 
-// zoneList returns the list that holds s: the list of silent domains, or else the list of suspect domains. The caller
+// listOf returns the list that holds s: the list of silent domains, or else the list of suspect domains. The caller
 // must hold mu.
-func (z *silentZones) zoneList(s *suspectZone) *[]*suspectZone {
+func (z *silentZones) listOf(s *suspectZone) *[]*suspectZone {
 	if s.isSilent() {
 		return &z.silent
 	}
@@ -428,7 +420,7 @@ func (z *silentZones) zoneList(s *suspectZone) *[]*suspectZone {
 // addZone adds a domain to the table of recorded domains, and to the list of silent or of suspect domains according to
 // its number of misses. If that list is full, it removes a random element first. The caller must hold mu.
 func (z *silentZones) addZone(zone *suspectZone) {
-	in := z.zoneList(zone)
+	in := z.listOf(zone)
 	if len(*in) == maxZones {
 		z.removeZone((*in)[rand.IntN(maxZones)])
 	}
@@ -441,7 +433,7 @@ func (z *silentZones) addZone(zone *suspectZone) {
 // removeZone removes a domain from the table of recorded domains, and from the list that holds it. The caller must hold
 // mu.
 func (z *silentZones) removeZone(zone *suspectZone) {
-	in := z.zoneList(zone)
+	in := z.listOf(zone)
 	end := len(*in) - 1
 	last := (*in)[end]
 	(*in)[zone.listIndex], (*in)[end] = last, nil
@@ -451,9 +443,9 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets the number of misses of a domain: the number of its children with unanswered questions in a row.
-// When the number reaches three (minSilentChildren), or falls below, the domain moves between the lists of suspect
-// and of silent domains. The caller must hold mu.
+// setMisses sets the number of misses of a domain: the number of its children with unanswered questions in a row. At
+// three misses (minSilentChildren), it moves the domain to the list of silent domains, and below three to the list of
+// suspect domains. The caller must hold mu.
 func (z *silentZones) setMisses(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses
@@ -498,7 +490,7 @@ func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time
 	return since
 }
 
-// recordAnswer records that the server has answered q. This ends the silence about all domains that contain the name of
+// recordAnyResponse records that the server has answered q. This ends the silence about all domains that contain the name of
 // q.
 func (z *silentZones) recordAnswer(q *wire.Query) {
 	if z.zoneCount.Load() == 0 {

@@ -77,7 +77,7 @@ func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bo
 		}
 	case h.usesInitialDelays && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
 		return false, observe.DeniedWarming
-	case !first.account.payForHedge(&h.call, n):
+	case !first.account.spendForHedge(&h.call, n):
 		return false, policy.None
 	default:
 		first.lateHedgeCount.Add(1)

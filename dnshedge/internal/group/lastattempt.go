@@ -11,10 +11,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A lastAttempt sends the queries of the last attempt that the race permits, one server after the other.
-//
-// The race starts no further attempt when a query of this attempt is lost or fails. So the lastAttempt sends the next
-// query itself, while queries of the other attempts remain in flight.
+// A lastAttempt sends the queries of the last attempt that the race permits, one server after the other. When a query
+// of this attempt is lost or fails, the race starts no further attempt. The lastAttempt therefore sends the next query
+// itself, while queries of the other attempts remain in flight.
 type lastAttempt struct {
 	mu             *sync.Mutex // Exchange.mu; guards selection and retransmission
 	selection      *serverSelection
@@ -22,11 +21,10 @@ type lastAttempt struct {
 	counters       *Counters
 }
 
-// askServer sends the question to the server s. It returns the response, and the duration of the handshake if the query
-// needed one. When the query is presumed lost, it cancels the query with the cause errLost.
-//
-// earlier is the number of earlier queries of the exchange to s. w records which connection the query uses.
-func (l *lastAttempt) askServer(ctx context.Context, s *Server, earlier int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
+// queryServer sends the question to the server s. It returns the response, and the duration of the handshake if the
+// query needed one. When the query is presumed lost, it cancels the query with the cause errLost. earlier is the number
+// of earlier queries of the exchange to s. w records the connection of the query.
+func (l *lastAttempt) queryServer(ctx context.Context, s *Server, earlier int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	queryCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer l.startLossTimer(s, func() { cancel(errLost) })()
@@ -71,12 +69,10 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	return min(left, timeoutCheckInterval(waited))
 }
 
-// waitForServer waits until the last attempt may send its next query, and selects the server for it. The previous query
-// went to s at the time sent, and ended with err.
-//
-// It returns the index of the selected server, and the number of earlier queries of the exchange to that server. ok is
-// false if ctx ends first.
-func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
+// waitForNextQuery waits until the last attempt may send its next query, and selects the server for it. The previous
+// query went to s at the time sent, and ended with err. It returns the index of the selected server, and the number of
+// earlier queries of the exchange to that server. ok is false if ctx ends first.
+func (l *lastAttempt) waitForNextQuery(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
 	other, otherSent := l.selectOtherServer(s)
 	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // s cannot respond any more
 	if isOver {
@@ -89,7 +85,7 @@ func (l *lastAttempt) waitForServer(ctx context.Context, s *Server, sent time.Ti
 	for {
 		pause := lossCheckDelay(isDoubled, time.Since(sent), time.Until(sent.Add(min(longest, l.lossTimeout(s, sent)))))
 		if pause <= 0 {
-			if server, earlier, ok = l.payForRetransmission(); ok {
+			if server, earlier, ok = l.spendForRetransmission(); ok {
 				return server, earlier, true
 			}
 			pause = time.Since(sent) / 4
@@ -115,14 +111,14 @@ func (l *lastAttempt) selectOtherServer(s *Server) (other *Server, lastSent time
 	return l.selection.servers[i], l.selection.histories[i].lastSent
 }
 
-// payForRetransmission spends tokens for a retransmission to the best server, and counts the query. It returns the index
-// of that server and the number of earlier queries of the exchange to it. ok is false, and nothing is counted, if the
-// budgets of the server do not permit the retransmission.
-func (l *lastAttempt) payForRetransmission() (server, earlier int, ok bool) {
+// spendForRetransmission spends tokens for a retransmission to the best server, and counts the query. It returns the
+// index of that server and the number of earlier queries of the exchange to it. ok is false, and nothing is counted, if
+// the budgets of the server do not permit the retransmission.
+func (l *lastAttempt) spendForRetransmission() (server, earlier int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	server = l.selection.selectServer()
-	if !l.selection.servers[server].payForRetransmission(l.selection.query, false) {
+	if !l.selection.servers[server].spendForRetransmission(l.selection.query, false) {
 		return 0, 0, false
 	}
 	l.retransmission.count++

@@ -55,9 +55,11 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
 
-// missDelay returns the time after which an unanswered query counts as a miss. After a few misses in a row, the
-// server counts as silent. The delay is the loss delay, but at least 10 ms, or 2 ms for a server on this machine. So
-// a short MinDelay makes hedges start early, but does not make a server silent that is a few milliseconds late.
+// missDelay returns the time after which an unanswered query counts as a miss. After a few misses in a row, the server
+// counts as silent.
+//
+// The delay is the loss delay, but at least 10 ms, or 2 ms for a server on this machine. So a short MinDelay makes
+// hedges start early, but does not make a server silent that is a few milliseconds late.
 func (l *latencyEstimator) missDelay() time.Duration { return max(l.lossDelay(), l.minMissDelay) }
 
 // slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for

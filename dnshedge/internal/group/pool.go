@@ -50,11 +50,9 @@ type Config struct {
 	Spawn func(f func(context.Context)) bool
 }
 
-// An AttemptTracer receives the start and the end of each query that an attempt sends. ctx is the context of the
-// attempt, q the question, and to the server that the query goes to. n is the number of the attempt, and 0 is the
-// primary. hedge is true if the attempt is a hedge.
-//
-// It must be safe for concurrent use, because attempts run at the same time.
+// An AttemptTracer receives the start and the end of each query of an attempt. ctx is the context of the attempt, q the
+// question, and to the server. n is the number of the attempt, and 0 is the primary. hedge is true if the attempt is a
+// hedge. It must be safe for concurrent use.
 type AttemptTracer interface {
 	// AttemptStarted is called before a query is sent.
 	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
@@ -78,31 +76,31 @@ func NewPool(conf Config) *Pool {
 	return &Pool{conf: conf, sharedBucket: budget.NewBucket(conf.Hedging.Share, Burst), servers: make(map[string]*pooledServer)}
 }
 
-// A Usage says how long a Pool must keep a server after Pool.Server has returned it.
+// A Usage determines how long a Pool must keep a server after Pool.GetOrCreateServer has returned it.
 type Usage int
 
 const (
 	UsePermanently  Usage = iota // the Pool never forgets the server
-	UseForQuestions              // the Pool may forget the server minIdleTime after the last call of Pool.Server for it
+	UseForQuestions              // the Pool may forget the server minIdleTime after the last call of GetOrCreateServer for it
 	UseOnce                      // the Pool may forget the server as soon as the caller has called Release, which it must do
 )
 
-// A pooledServer is a server of a Pool, with the data from which the Pool decides whether it may forget the server.
-// Pool.mu guards the data.
+// A pooledServer is a server of a Pool, with the data by which the Pool decides whether to remove it. Pool.mu guards
+// the data.
 type pooledServer struct {
 	*Server
 	isPermanent      bool      // a caller has asked for UsePermanently, so the Pool never forgets the server
 	temporaryCallers int       // number of callers with UseOnce that have not called Release yet
-	isTemporary      bool      // every call of Pool.Server for this server had UseOnce
-	lastRequested    time.Time // time of the last call of Pool.Server with another Usage than UseOnce; zero: none
+	isTemporary      bool      // every call of GetOrCreateServer for this server had UseOnce
+	lastRequested    time.Time // time of the last call of GetOrCreateServer with another Usage than UseOnce; zero: none
 }
 
-// Server returns the server with the given name. If the Pool has none, it creates one from the Target that the function
-// target returns. A full Pool first forgets its least recently used server, if it may forget any.
+// GetOrCreateServer returns the server with the given name. If the Pool has none, it creates one from the Target that
+// the function target returns. A full Pool first removes its least recently used server, if that is permitted.
 //
-// use says how long the Pool must keep the server. A caller with UseOnce must call Release later. The error is the
-// error of target, or transport.ErrClosed after Close.
-func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*Server, error) {
+// use determines how long the Pool must keep the server. A caller with UseOnce must call Release later. The error is
+// the error of target, or transport.ErrClosed after Close.
+func (p *Pool) GetOrCreateServer(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.servers == nil {
@@ -115,7 +113,7 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 			return nil, err
 		}
 		s = &pooledServer{Server: newServer(p, name, t), isTemporary: true}
-		for len(p.servers) >= MaxServers && p.forgetOldest() {
+		for len(p.servers) >= MaxServers && p.removeLeastRecentlyUsed() {
 		}
 		p.servers[name] = s
 	}
@@ -128,8 +126,8 @@ func (p *Pool) Server(name string, use Usage, target func() (Target, error)) (*S
 	return s.Server, nil
 }
 
-// Release ends the use of the server s by a caller with UseOnce, so that the Pool may forget the server. It must be
-// called once for each call of Pool.Server with UseOnce that returned s.
+// Release ends the use of the server s by a caller with UseOnce, so that the Pool may remove the server. It must be
+// called once for each call of GetOrCreateServer with UseOnce that returned s.
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -138,12 +136,12 @@ func (p *Pool) Release(s *Server) {
 	}
 }
 
-// forgetOldest makes room in the Pool. It removes the server whose last query is the oldest, and closes it in the
+// removeLeastRecentlyUsed removes the server whose last query is the oldest from the Pool, and closes it in the
 // background. It returns false if no server may be removed. The caller must hold mu.
 //
-// It never removes permanent servers and servers that UseOnce callers still use. It keeps servers that Pool.Server
+// It never removes permanent servers, and servers in use by UseOnce callers. It keeps servers that GetOrCreateServer
 // returned for questions within minIdleTime, or within the configured timeout if that is longer.
-func (p *Pool) forgetOldest() bool {
+func (p *Pool) removeLeastRecentlyUsed() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)
 	for _, s := range p.servers {
@@ -179,9 +177,9 @@ func (p *Pool) AllServers() []*Server {
 	return p.listServers()
 }
 
-// Close removes all servers from the Pool and returns them. The caller must close them. Later calls of Pool.Server
-// return transport.ErrClosed.
-func (p *Pool) Close() []*Server {
+// RemoveAllServers removes all servers from the Pool and returns them. The caller must close them. Later calls of
+// GetOrCreateServer return transport.ErrClosed.
+func (p *Pool) RemoveAllServers() []*Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := p.listServers()

@@ -19,10 +19,9 @@ const (
 // errLost is the cause with which the context of a query is cancelled when the query is presumed lost.
 var errLost = errors.New("dnshedge: query is lost")
 
-// A retransmissionTimer computes when an exchange must send its question again because the last query is presumed lost
-// (RFC 6298). Exchange.mu guards it.
-//
-// The last query is the query of the primary or of the latest retransmission; hedges do not count.
+// A retransmissionTimer computes when the last query of an exchange is presumed lost, so that the question must be sent
+// again (RFC 6298). The last query is that of the primary or of the latest retransmission; hedges do not count.
+// Exchange.mu guards it.
 type retransmissionTimer struct {
 	selection  *serverSelection
 	connection [1 + MaxHedges]transport.QueryPath // connection that each attempt uses; each element has a lock of its own

@@ -58,8 +58,7 @@ type Server struct {
 
 var _ transport.Owner = (*Server)(nil)
 
-// newServer returns a new server of the Pool p with the given name. The Target t says how to reach it. No connection is
-// opened.
+// newServer returns a new server of the Pool p with the given name and Target. It opens no connection.
 func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
 	s := &Server{
@@ -87,9 +86,9 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// HasCalls reports whether any question was sent to s first, before other servers of its group. With a fixed hedge
+// IsUsedFirst reports whether any question was sent to s first, before other servers of its group. With a fixed hedge
 // delay, it reports whether any query was sent to s.
-func (s *Server) HasCalls() bool {
+func (s *Server) IsUsedFirst() bool {
 	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
 }
 
@@ -140,7 +139,7 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 			return nil, 0, err
 		}
 	}
-	if again, _ := IsUnavailable(failed); again {
+	if again, _ := IsTemporarilyUnavailable(failed); again {
 		s.health.recordRejection()
 	}
 	return nil, 0, failed
@@ -156,17 +155,17 @@ func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
 	}
 }
 
-// payForRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of the
-// server do not permit the retransmission. first must be true for the first retransmission of a question.
+// spendForRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of
+// the server do not permit the retransmission. first must be true for the first retransmission of a question.
 //
-// If the server is only silent about the domain of q, the retransmission is permitted only while the retransmission
-// bucket is at least half full. So retransmissions for other domains remain possible.
-func (s *Server) payForRetransmission(q *wire.Query, first bool) bool {
+// If the server is silent only about the domain of q, the retransmission needs a retransmission bucket that is at least
+// half full. Retransmissions for other domains therefore remain possible.
+func (s *Server) spendForRetransmission(q *wire.Query, first bool) bool {
 	silent := s.IsSilent()
 	if !silent && s.silentZones.isSilent(q) {
 		return s.account.spendSurplusToken()
 	}
-	return s.account.payForRetransmission(first, silent)
+	return s.account.spendForRetransmission(first, silent)
 }
 
 // RecordQuery counts a query that a transport has sent to the server.
@@ -179,9 +178,9 @@ func (s *Server) RecordQuery() {
 // RecordAnswer records that a response has arrived, took after its query was sent. path is the round trip time of the
 // network path as the operating system measured it, or 0 if it is unknown.
 func (s *Server) RecordAnswer(took, path time.Duration) {
-	s.health.recordAnswer()
+	s.health.recordAnyResponse()
 	s.rto.recordRTT(took)
-	s.account.retransmissions.earnToken()
+	s.account.retransmissions.addToken()
 	s.latencyEstimator.recordLatency(took, path)
 }
 
@@ -192,13 +191,10 @@ func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 // RecordRetry counts a query that is sent again because its connection had been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// BeginAbandonedQuery reports whether an abandoned query may keep waiting for its response, and counts the query if
-// it may. A query is abandoned when its caller no longer waits for the response. A late response is still useful: it
-// is a sample of the server's latency.
-//
-// It returns false if 256 queries to this server (maxAbandoned) wait already. If it returns true, the caller must
-// call EndAbandonedQuery when the query ends.
-func (s *Server) BeginAbandonedQuery() bool {
+// TryBeginAbandonedQuery reports whether a query whose caller has gone may keep waiting for its response, a sample of
+// the server's latency. If so, it counts the query, and the caller must call EndAbandonedQuery when the query ends. It
+// returns false if 256 abandoned queries to this server (maxAbandoned) already wait.
+func (s *Server) TryBeginAbandonedQuery() bool {
 	if s.runningAbandoned.Add(1) > maxAbandoned {
 		s.runningAbandoned.Add(-1)
 		return false
@@ -207,25 +203,23 @@ func (s *Server) BeginAbandonedQuery() bool {
 	return true
 }
 
-// EndAbandonedQuery records that an abandoned query, for which no caller waits, has ended. Another abandoned query may
-// then wait in its place. It must be called once for each query for which BeginAbandonedQuery returned true.
+// EndAbandonedQuery records the end of a query for which TryBeginAbandonedQuery has returned true. Another abandoned
+// query may then wait.
 func (s *Server) EndAbandonedQuery() { s.runningAbandoned.Add(-1) }
 
-// AbandonedLifetime returns how long an abandoned query, for which no caller waits, may wait for its response: two
-// seconds, or the Client's Timeout if that is shorter.
+// AbandonedLifetime returns how long an abandoned query, whose caller has gone, may wait for its response: two seconds,
+// or the Client's Timeout if that is shorter.
 func (s *Server) AbandonedLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }
 
-// Probe starts a probe of the server in the background. It does nothing if a probe is running, or if the last probe was
-// too short a time before now. RunProbe describes the questions that a probe sends.
+// Probe starts a probe of the server in the background, unless one is running or the last one is too recent. It finds
+// out whether a silent or failing server is down, and whether a server without queries works again. RunProbe describes
+// the questions.
 //
-// A probe finds out whether a silent or failing server is down, and whether a server that gets no queries works again.
-//
-// q is a client's question that the probe may send to this server. If q is nil, the probe only sends earlier questions
-// of the server and the question for the NS records of the root.
+// q is a client's question that the probe may send to this server, or nil.
 func (s *Server) Probe(now time.Time, q *wire.Query) {
-	if s.beginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
+	if s.tryBeginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
 		failed, err := s.RunProbe(ctx, q)
 		s.endProbe(failed || err != nil)
 	}) {
@@ -240,7 +234,7 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 // Trials are for servers that refuse questions about the root and were only asked for broken names. No probe can show
 // that such a server works.
 func (s *Server) sendTrial(now time.Time, q *wire.Query) {
-	if q.IsStandard() && s.beginTrial(now) {
+	if q.IsStandard() && s.tryBeginTrial(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 			defer cancel()
@@ -273,7 +267,7 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 		if err != nil {
 			continue
 		}
-		s.health.recordAnswer()
+		s.health.recordAnyResponse()
 		if failed = a.Outcome == wire.Failure || a.IsBogus(); !failed {
 			return false, nil
 		}
@@ -284,11 +278,9 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 	return true, err
 }
 
-// canValidate reports whether the server can be trusted when it says that a name fails DNSSEC validation. A server with
-// a wrong clock or an old trust anchor says so for every name.
-//
-// A server that is failing, or has never answered without a failure, is therefore asked for the NS records of the root
-// first. The result is false if that question fails too.
+// canValidate reports whether a DNSSEC validation failure of the server is credible. A server with a wrong clock or an
+// old trust anchor fails for every name. A server that is failing, or has never answered without a failure, is
+// therefore sent the question for the NS records of the root first. The result is false if that question fails too.
 func (s *Server) canValidate(ctx context.Context) bool {
 	if s.HasAnswered() && !s.isFailing() {
 		return true
@@ -303,9 +295,9 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDeliberateFailure reports whether a failure response is a decision of a working server, so that servers of another
-// kind must not be asked instead. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL, often
-// without an extended error (RFC 8914).
+// IsDeliberateFailure reports whether a failure response is a decision of a working server, so that the question must
+// not go to servers of another kind. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL,
+// often without an extended error (RFC 8914).
 //
 // It returns false if the server is down, or if an extended error attributes the failure to DNSSEC. Such a response
 // counts as a failure only if the server cannot validate.
@@ -369,25 +361,24 @@ type serverBudgets struct {
 	retransmissions retransmissionBucket // limits retransmissions that do not use the hedge budget
 }
 
-// earnTokens adds a fraction of a token to both buckets that pay for hedges, because a query is sent to the server:
-// to the bucket that all servers share, and to the bucket of this server. So hedges remain a fixed share of all
-// queries.
-func (p *serverBudgets) earnTokens() {
+// refillHedgeBuckets adds a fraction of a token to both buckets for hedges, because a query is sent to the server: the
+// bucket of all servers, and the bucket of this server. Hedges therefore remain a fixed share of all queries.
+func (p *serverBudgets) refillHedgeBuckets() {
 	p.sharedBucket.Deposit()
 	p.serverBucket.Deposit()
 }
 
-// payForHedge asks the hedge policy to admit hedge n of call. A hedge costs a token of the bucket that all servers
-// share, and a token of the server's own hedge bucket. It returns false if one of them is empty, or if the policy
-// denies the hedge. call.Denied then holds the reason.
+// spendForHedge requests the hedge n of call from the hedge policy. A hedge costs a token of the bucket of all servers,
+// and a token of the server's own hedge bucket.
 //
-// In shadow mode, the token of the shared bucket is returned, because no hedge is sent.
-func (p *serverBudgets) payForHedge(call *policy.Call, n int) bool {
+// It returns false if one of them is empty, or if the policy denies the hedge. call.Denied then holds the reason. In
+// shadow mode, the token of the shared bucket is returned, because no hedge is sent.
+func (p *serverBudgets) spendForHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
 	switch {
 	case admitted:
-		p.earnTokens() // a hedge is a query too
+		p.refillHedgeBuckets() // a hedge is a query too
 	case call.Denied == observe.DeniedShadow:
 		p.sharedBucket.Refund()
 		p.serverBucket.Deposit()
@@ -395,28 +386,28 @@ func (p *serverBudgets) payForHedge(call *policy.Call, n int) bool {
 	return admitted
 }
 
-// payForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token
+// spendForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token
 // for it. first is true for the first retransmission of a question, and silent is true if the server is silent.
 //
-// The retransmission bucket of the server pays for a first retransmission; each response of the server fills it. A
-// later one costs a token of the shared hedge bucket, or of a retransmission bucket that is at least half full. Many
-// responses indicate packet loss and not an overloaded server.
+// A first retransmission uses the retransmission bucket of the server, which each response of the server fills. A later
+// one uses the shared hedge bucket, or a retransmission bucket that is at least half full. Many responses indicate
+// packet loss and not an overloaded server.
 //
-// Only the shared hedge bucket pays for retransmissions to a silent server, because an outage must not double the load.
-func (p *serverBudgets) payForRetransmission(first, silent bool) bool {
-	return first && !silent && p.retransmissions.spendToken(1) || p.payForFailover() || !silent && p.spendSurplusToken()
+// Retransmissions to a silent server use only the shared hedge bucket, because an outage must not double the load.
+func (p *serverBudgets) spendForRetransmission(first, silent bool) bool {
+	return first && !silent && p.retransmissions.spendToken(1) || p.spendForFailover() || !silent && p.spendSurplusToken()
 }
 
 // spendSurplusToken spends a token of the retransmission bucket if that bucket is at least half full, with ten
 // tokens or more. Otherwise, it spends none and returns false.
 func (p *serverBudgets) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
 
-// payForFailover spends a token of the shared hedge bucket for a failover: a query to this server after another server
-// could not answer. It returns false if the bucket is empty. It also pays for retransmissions that the retransmission
-// bucket does not pay for.
-func (p *serverBudgets) payForFailover() bool { return p.sharedBucket.Spend() }
+// spendForFailover spends a token of the shared hedge bucket for a failover, a query to this server after a failure of
+// another server. It returns false if the bucket is empty. Retransmissions without a token of the retransmission bucket
+// use it as well.
+func (p *serverBudgets) spendForFailover() bool { return p.sharedBucket.Spend() }
 
-// refundFailover puts back a token that payForFailover spent for a failover.
+// refundFailover puts back a token that spendForFailover spent for a failover.
 func (p *serverBudgets) refundFailover() { p.sharedBucket.Refund() }
 
 // retransmissionPeriod is the time over which a retransmissionBucket counts responses. It is longer than most timeouts.
@@ -435,8 +426,8 @@ type retransmissionBucket struct {
 	answers   [2]int     // number of responses in the current period, and in the previous period
 }
 
-// earnToken adds one token, because the server has sent a response.
-func (b *retransmissionBucket) earnToken() {
+// addToken adds one token, because the server has sent a response.
+func (b *retransmissionBucket) addToken() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.updatePeriod()

@@ -31,7 +31,7 @@ func TestServerReleasesLockBeforePoolLock(t *testing.T) {
 		},
 	})
 	scheme, _ := transport.FindScheme("udp")
-	s, err := p.Server("a", group.UsePermanently, func() (group.Target, error) {
+	s, err := p.GetOrCreateServer("a", group.UsePermanently, func() (group.Target, error) {
 		return group.Target{Scheme: scheme, Transport: transport.Config{Dialer: new(net.Dialer), Addr: "127.0.0.1:1", Size: 512}}, nil
 	})
 	require.NoError(t, err)

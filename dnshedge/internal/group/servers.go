@@ -16,7 +16,7 @@ const (
 	minQueriesToMeasure = 8               // number of queries to a group before its unused servers are probed for their latency
 )
 
-// Servers is a group of servers that can answer the same questions, in order of preference.
+// Servers is a group of equivalent servers, in order of preference.
 type Servers []*Server
 
 // SortByRTT returns the servers in order of preference for q: the server with the shortest smoothed round trip time
@@ -89,18 +89,18 @@ func (g Servers) SortDownLast() Servers {
 	return append(up, down...)
 }
 
-// AreSilent reports whether every server of the group is silent (see Server.IsSilent).
-func (g Servers) AreSilent() bool {
+// AreAllSilent reports whether every server of the group is silent (see Server.IsSilent).
+func (g Servers) AreAllSilent() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsSilent() })
 }
 
-// AreDown reports whether every server of the group is down (see Server.IsDown).
-func (g Servers) AreDown() bool {
+// AreAllDown reports whether every server of the group is down (see Server.IsDown).
+func (g Servers) AreAllDown() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsDown() })
 }
 
-// AnsweredSince reports whether at least one server of the group has sent a response since t.
-func (g Servers) AnsweredSince(t time.Time) bool {
+// HasAnsweredSince reports whether at least one server of the group has sent a response since t.
+func (g Servers) HasAnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
 }
 
@@ -115,14 +115,14 @@ func (g Servers) RefusingSince() (last time.Time) {
 	return last
 }
 
-// HaveAnsweredMost reports whether at least one server of the group usually answers questions of the type of q. Such a
-// server has answered more than half of its recent questions of that type.
-func (g Servers) HaveAnsweredMost(q *wire.Query) bool {
+// HasAnsweredMost reports whether at least one server of the group has answered more than half of its recent questions
+// of the type of q.
+func (g Servers) HasAnsweredMost(q *wire.Query) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.answerRate.hasAnsweredMost(q) })
 }
 
-// RecordUnanswered records that the servers of the group have left q unanswered. It must only be called if a server of
-// another group answered q, because otherwise q itself may be unanswerable.
+// RecordUnanswered records that no server of the group has answered q. It must only be called if a server of another
+// group has answered q, because otherwise q itself may be unanswerable.
 func (g Servers) RecordUnanswered(q *wire.Query) {
 	for _, s := range g {
 		s.answerRate.recordQuestion(q, false)
@@ -142,8 +142,8 @@ func (g Servers) ProbeUnhealthy(now time.Time, q *wire.Query, first *Server) {
 	}
 }
 
-// SendTrials sends the client's question q in the background to each server that is down, to find out whether the
-// server works again. Each server gets such a trial at most once per probe interval. now is the present time.
+// SendTrials sends the client's question q in the background to each server that is down, at most once per probe
+// interval, to find out whether the server works again. now is the present time.
 func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	for _, s := range g {
 		if s.IsDown() {
@@ -210,14 +210,12 @@ type serverHistory struct {
 	lastSent      time.Time // time of the last query; zero: none
 }
 
-// selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange
-// so far.
+// selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange.
+// Each failure response counts as failurePenalty additional queries. silentPenalty applies to a server that is silent
+// or failing, or that had queries and has never answered any.
 //
-// Failures count as additional queries: failurePenalty for each failure response, and silentPenalty for a server that
-// is silent or failing, or that was asked and has never answered any query.
-//
-// Among equals, a server that refused a connection comes first: no process has received its query, and if it refuses
-// again, the attempt continues with the next server at once. Otherwise the order of the servers decides.
+// Among equal servers, one that refused a connection comes first: no process has received its query, and a repeated
+// refusal takes no time. Otherwise the order of the servers decides.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
 // selectServerExcept returns the index of the server for the next query, like selectServer, but never a server in the
@@ -299,7 +297,7 @@ func (s *serverSelection) selectAffordableServer(isFirst bool) (server int, isPa
 		if i < 0 {
 			break
 		}
-		if s.servers[i].payForRetransmission(s.query, isFirst) {
+		if s.servers[i].spendForRetransmission(s.query, isFirst) {
 			return i, true
 		}
 		excluded |= s.failedServers() | 1<<i

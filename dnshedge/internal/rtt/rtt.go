@@ -27,11 +27,9 @@ func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	e.SRTT = SmoothRTT(e.SRTT, took)
 }
 
-// UpperBound returns a time that an answer rarely exceeds, for use as a retransmission timeout. It is SRTT plus four
-// times RTTVAR, and at least floor.
-//
-// grain, in nanoseconds, is the least value that is added to SRTT. Without it, the bound of a server with constant
-// times would be equal to its time (RFC 6298 §2.3).
+// UpperBound returns a time that a response rarely exceeds, for use as a retransmission timeout: SRTT plus four times
+// RTTVAR, and at least floor. grain, in nanoseconds, is the least value that is added to SRTT. Without it, the bound of
+// a server with constant times would be equal to its time (RFC 6298 §2.3).
 func (e Estimate[F]) UpperBound(grain F, floor time.Duration) time.Duration {
 	return max(floor, time.Duration(e.SRTT+max(4*e.RTTVAR, grain)))
 }

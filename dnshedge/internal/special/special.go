@@ -108,10 +108,10 @@ func FindZone(name []byte, all bool) *Zone {
 // Name returns the domain name of the zone's apex, with a final dot.
 func (z *Zone) Name() string { return z.name }
 
-// Answer returns the response to a question for a name in the zone. spelled is the name as the client spelled it, which
+// Answer returns the response to a question for a name in the zone. spelled is the name in the client's spelling, which
 // is also the owner name of the records.
 //
-// It returns nil for the DS records of a zone below arpa, so that servers are asked. The parent zone has the unsigned
+// It returns nil for the DS records of a zone below arpa, which servers must answer. The parent zone has the unsigned
 // delegation, which validators need (RFC 8375 §4).
 func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 	name := dns.CanonicalName(spelled)

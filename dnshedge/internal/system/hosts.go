@@ -181,11 +181,11 @@ func addHosts(hosts map[string]*Host, line string) {
 	}
 }
 
-// Answer returns the response to the question q for the name of h. It returns nil if the file says nothing about the
-// question, so that servers must be asked.
+// Answer returns the response to the question q for the name of h. It returns nil if the file has no data for the
+// question, so that a server must be queried.
 //
 // If the file has an address of the name, the response for the other address family, and for HTTPS and SVCB records, is
-// empty. So a program does not find public addresses of the name.
+// empty. A program then does not find public addresses of the name.
 func (h *Host) Answer(q *wire.Query) *dns.Msg {
 	m := new(dns.Msg)
 	header := func(t uint16) dns.RR_Header {

@@ -29,7 +29,7 @@ type Server struct {
 	Stream bool   // it is asked over TCP
 }
 
-// A Configuration lists the DNS servers that the operating system reports, on macOS and Windows.
+// A Configuration lists the DNS servers that macOS or Windows reports.
 type Configuration struct {
 	Servers []netip.AddrPort            // in the order of preference
 	Domains map[string][]netip.AddrPort // servers for the names in a domain only, by domain
@@ -159,7 +159,7 @@ func (f *Servers) latestState(now time.Time) systemState {
 // before. If reading fails, the servers in k remain, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	all, domains := k.defaultServers, k.domains
-	ok, err := f.askSystem(&k)
+	ok, err := f.readSystemServers(&k)
 	if !ok {
 		if f.Path != "" {
 			err = f.readConfig(&k)
@@ -182,12 +182,12 @@ func (f *Servers) refreshState(k systemState) {
 	f.reading = nil
 }
 
-// askSystem asks the operating system for its servers and stores them in k. It returns true if the file must not be
-// read instead. That is so if the system has servers for all names, or if it fails now after an earlier success.
+// readSystemServers reads the servers of the operating system into k. It returns true if the file must not be read
+// instead: the system has servers for all names, or it fails now after an earlier success.
 //
 // After such a failure the system is probably busy. Servers in the file must then not get names that only some of the
 // system's servers know.
-func (f *Servers) askSystem(k *systemState) (bool, error) {
+func (f *Servers) readSystemServers(k *systemState) (bool, error) {
 	if f.Ask == nil {
 		return false, nil
 	}
@@ -196,18 +196,18 @@ func (f *Servers) askSystem(k *systemState) (bool, error) {
 		return k.asked, err
 	}
 	k.asked, k.changed, k.rotate = true, time.Time{}, false
-	k.defaultServers, k.domains = f.firstServers(named.Servers), make(map[string][]Server)
+	k.defaultServers, k.domains = f.firstValidServers(named.Servers), make(map[string][]Server)
 	for name, servers := range named.Domains {
 		key, err := domain.ParseKey(name)
-		if first := f.firstServers(servers); err == nil && first != nil {
+		if first := f.firstValidServers(servers); err == nil && first != nil {
 			k.domains[key] = first
 		}
 	}
 	return k.defaultServers != nil, nil
 }
 
-// firstServers returns the valid servers in the list, at most the first three (maxServers).
-func (f *Servers) firstServers(servers []netip.AddrPort) (first []Server) {
+// firstValidServers returns the first three (maxServers) valid servers of the list.
+func (f *Servers) firstValidServers(servers []netip.AddrPort) (first []Server) {
 	for _, at := range servers {
 		if addr := at.String(); len(first) < maxServers && f.OK(addr) {
 			first = append(first, Server{Addr: addr})

@@ -54,7 +54,7 @@ type connectionError struct {
 func (e *connectionError) Unwrap() error { return e.error }
 
 // MayBeClosedByQuery reports whether err means that the server has ended a connection after it may have received the
-// query. In that case, the server may have closed the connection because of the query.
+// query. The query may then be the reason for the end.
 func MayBeClosedByQuery(err error) bool {
 	var broken *connectionError
 	var ended *closedByServerError
@@ -91,7 +91,7 @@ type connection struct {
 	answers      int                      // number of responses since the connection was opened
 	probes       int                      // number of probes since the last response to a caller's query
 	probing      bool                     // a probe was sent or skipped, and nothing has arrived since
-	stallTimer   *time.Timer              // calls probeSilent if queries wait and nothing arrives
+	stallTimer   *time.Timer              // calls probeIfSilent if queries wait and nothing arrives
 	idleTimer    *time.Timer              // calls closeIfIdle; runs while no caller waits
 	idleTimeout  time.Duration            // time after which an unused connection is closed
 	retired      bool                     // not in its pool any more; accepts no further queries
@@ -139,16 +139,16 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
-	if c.pool.isFull(queries) {
+	if c.pool.hasReachedQueryLimit(queries) {
 		c.retireConnection()
 	}
 	select {
 	case c.writeSemaphore <- struct{}{}:
 	case <-c.dead:
-		return nil, c.closeReason(false)
+		return nil, c.closedError(false)
 	case <-ctx.Done():
 		c.releaseID(id)
-		return nil, causeOf(ctx)
+		return nil, contextCause(ctx)
 	}
 	err = c.writeQuery(q, id)
 	<-c.writeSemaphore
@@ -160,13 +160,13 @@ func (c *connection) sendAndWait(ctx context.Context, q *wire.Query) ([]byte, er
 		return b, nil
 	case <-ctx.Done():
 		c.abandonQuery(p)
-		return nil, causeOf(ctx)
+		return nil, contextCause(ctx)
 	case <-c.dead:
 		select {
 		case b := <-p.answer:
 			return b, nil
 		default:
-			return nil, c.closeReason(true)
+			return nil, c.closedError(true)
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err
 	c.queries++
 	c.idleTimer.Stop()
 	if c.stallTimer == nil {
-		c.stallTimer = time.AfterFunc(c.owner.StallTimeout()/2, c.probeSilent)
+		c.stallTimer = time.AfterFunc(c.owner.StallTimeout()/2, c.probeIfSilent)
 	} else if c.liveCount == 1 && !c.probing {
 		c.stallTimer.Reset(c.owner.StallTimeout() / 2)
 	}
@@ -269,9 +269,9 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 		return
 	}
 	p.abandoned = true
-	p.isCounted = c.owner.BeginAbandonedQuery()
+	p.isCounted = c.owner.TryBeginAbandonedQuery()
 	if p.isCounted {
-		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandoned(p) })
+		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandonedQuery(p) })
 	}
 	// The stall timer runs on: the connection is as silent as before.
 	if c.liveCount--; c.liveCount == 0 && c.retired {
@@ -281,9 +281,9 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	}
 }
 
-// endAbandoned reports to the Owner that the abandoned query p has ended, with or without a response. Further calls for
-// the same query have no effect.
-func (c *connection) endAbandoned(p *pendingQuery) {
+// endAbandonedQuery reports to the Owner that the abandoned query p has ended, with or without a response. Further
+// calls for the same query have no effect.
+func (c *connection) endAbandonedQuery(p *pendingQuery) {
 	c.mu.Lock()
 	counted := p.isCounted
 	p.isCounted = false
@@ -313,7 +313,7 @@ func (c *connection) readMessages() {
 }
 
 // deliverMessage passes a received message, frame, to the query with the same ID if it is the response to that query.
-// Otherwise the error says why it is not.
+// Otherwise it returns an error with the difference.
 func (c *connection) deliverMessage(frame []byte) error {
 	now := time.Now()
 	id := binary.BigEndian.Uint16(frame)
@@ -323,7 +323,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 		c.mu.Unlock()
 		return errUnsolicited
 	}
-	if err := p.q.Check(frame, id); err != nil {
+	if err := p.q.CheckResponse(frame, id); err != nil {
 		c.mu.Unlock()
 		return err
 	}
@@ -346,7 +346,7 @@ func (c *connection) deliverMessage(frame []byte) error {
 	}
 	drained := c.retired && c.liveCount == 0
 	c.mu.Unlock()
-	c.endAbandoned(p)
+	c.endAbandonedQuery(p)
 	c.owner.RecordAnswer(now.Sub(p.sent), kernelRTT(c.tcp))
 	if drained {
 		c.closeWithError(errIdle)
@@ -379,13 +379,12 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeSilent sends a probe over a connection on which nothing arrives, to find out whether it is dead. A probe asks
-// for the NS records of the root, to which every resolver can respond at once. The stall timer calls it when queries
-// have waited for half of the stall timeout.
+// probeIfSilent sends a probe, a query for the NS records of the root, over a connection on which nothing arrives, to
+// find out whether it is dead. The stall timer calls it when queries have waited for half of the stall timeout.
 //
-// If nothing arrives in another half of the stall timeout, the next call retires the connection. While probes are
-// disabled, it sends none, but still retires the connection then.
-func (c *connection) probeSilent() {
+// If nothing arrives in another half of the stall timeout, the next call retires the connection. It does so even while
+// probes are disabled.
+func (c *connection) probeIfSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()
@@ -433,7 +432,7 @@ func (c *connection) handleWriteError(err error) {
 // retireConnection retires the connection: it accepts no further queries, and is closed when the queries in flight have
 // ended. The pool opens another connection for the next query.
 func (c *connection) retireConnection() {
-	c.detachFromPool() // first, because a query that finds the connection retired asks the pool again
+	c.removeFromPool() // first, because a query that finds the connection retired asks the pool again
 	c.mu.Lock()
 	if c.err != nil || c.retired {
 		c.mu.Unlock()
@@ -451,8 +450,8 @@ func (c *connection) retireConnection() {
 	}
 }
 
-// detachFromPool makes the pool forget the connection, so that no further query gets it.
-func (c *connection) detachFromPool() {
+// removeFromPool removes the connection from its pool, so that no further query uses it.
+func (c *connection) removeFromPool() {
 	c.pool.mu.Lock()
 	defer c.pool.mu.Unlock()
 	if c.pool.conn == c {
@@ -462,7 +461,7 @@ func (c *connection) detachFromPool() {
 
 // closeWithError closes the connection and ends all queries on it with err. Further calls have no effect.
 func (c *connection) closeWithError(err error) {
-	c.detachFromPool()
+	c.removeFromPool()
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
@@ -487,23 +486,23 @@ func (c *connection) closeWithError(err error) {
 	c.stopWatching()
 	answers, cut := c.answers, c.liveCount > 0 && isClosedByPeer(err) && !c.endedByProbe
 	c.mu.Unlock()
-	c.pool.recordEnd(answers, cut)
+	c.pool.recordConnEnd(answers, cut)
 	_ = c.conn.Close()
 	for _, p := range abandoned {
-		c.endAbandoned(p)
+		c.endAbandonedQuery(p)
 	}
 }
 
-// isClosedByPeer reports whether a connection ended because of the server. err is the reason for the end. It returns
+// isClosedByPeer reports whether err, the reason for the end of a connection, was caused by the server. It returns
 // false if this side has closed the connection or a timeout has expired.
 func isClosedByPeer(err error) bool {
 	var t net.Error
 	return err != errIdle && err != ErrFrame && err != ErrClosed && !(errors.As(err, &t) && t.Timeout())
 }
 
-// closeReason returns a connectionError for a query on this connection, which must have ended. sent must be true if the
+// closedError returns a connectionError for a query on this connection, which must have ended. sent must be true if the
 // query may have been written.
-func (c *connection) closeReason(sent bool) error {
+func (c *connection) closedError(sent bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return &connectionError{c.err, sent, c.answers, c.hadOthers, c.endedByProbe}

@@ -21,7 +21,7 @@ func (o *owner) RecordAnswer(time.Duration, time.Duration) {}
 func (o *owner) RecordHandshake(time.Duration)             {}
 func (o *owner) RecordIgnored(error)                       { o.ignored++ }
 func (o *owner) RecordRetry()                              {}
-func (o *owner) BeginAbandonedQuery() bool                 { return true }
+func (o *owner) TryBeginAbandonedQuery() bool              { return true }
 func (o *owner) EndAbandonedQuery()                        {}
 func (o *owner) AbandonedLifetime() time.Duration          { return time.Second }
 func (o *owner) StallTimeout() time.Duration               { return time.Second }

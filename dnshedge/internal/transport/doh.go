@@ -180,8 +180,8 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 	}
 }
 
-// exchangeExclusively does the same as Exchange, over a connection that no other query uses. If eight such queries
-// (maxExclusive) run already, it waits for the end of one of them, or until ctx ends.
+// exchangeExclusively is like Exchange, but uses a connection of its own. At most maxExclusive of these queries run at
+// the same time; further ones wait until ctx ends.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:
@@ -189,7 +189,7 @@ func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query,
 		a, setup, _, err := d.sendRequest(ctx, q, exclusivePool, w)
 		return a, setup, err
 	case <-ctx.Done():
-		return nil, 0, causeOf(ctx)
+		return nil, 0, contextCause(ctx)
 	}
 }
 
@@ -256,19 +256,19 @@ func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.
 		return r.a, r.setup, sent.writtenAt.Load() != 0, r.err
 	case <-ctx.Done():
 	}
-	if sent.writtenAt.Load() == 0 || !d.Owner.BeginAbandonedQuery() {
+	if sent.writtenAt.Load() == 0 || !d.Owner.TryBeginAbandonedQuery() {
 		cancel()
-		return nil, 0, true, causeOf(ctx)
+		return nil, 0, true, contextCause(ctx)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed { // Close has ended the request, and wg must not grow any more
 		d.Owner.EndAbandonedQuery()
-		return nil, 0, true, causeOf(ctx)
+		return nil, 0, true, contextCause(ctx)
 	}
 	sent.abandoned.Store(true)
-	d.wg.Go(func() { awaitAbandoned(d.Owner, done, cancel) })
-	return nil, 0, true, causeOf(ctx)
+	d.wg.Go(func() { awaitAbandonedQuery(d.Owner, done, cancel) })
+	return nil, 0, true, contextCause(ctx)
 }
 
 // A requestProgress records whether an HTTP request was written, and whether its caller still waits. It is safe for
@@ -294,14 +294,14 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 	return d.pools[pool].acquireConn(ctx, w)
 }
 
-// probeSilent sends a probe over h, to find out whether a connection on which nothing arrives is dead. The stall timer
-// calls it when requests have waited for half of the stall timeout. If an earlier probe has no response yet, it retires
-// h instead. It sends no probe while probes are disabled.
-func (d *httpsTransport) probeSilent(h *httpConn) {
+// probeIfSilent sends a probe over h, to find out whether a connection on which nothing arrives is dead. The stall
+// timer calls it when requests have waited for half of the stall timeout. If an earlier probe has no response yet, it
+// retires h instead. It sends no probe while probes are disabled.
+func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
-	if !h.beginProbe(wait) {
+	if !h.tryBeginProbe(wait) {
 		if h.pool != nil {
-			h.pool.serveWaiting()
+			h.pool.assignToWaiting()
 		}
 		return
 	}
@@ -416,7 +416,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 				d.Owner.RecordHandshake(time.Since(start))
 			}
 			if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
-				h.pool.serveWaiting() // further streams are available now
+				h.pool.assignToWaiting() // further streams are available now
 			}
 		},
 		// GotConn is too early: the request may still wait for a free stream.
@@ -473,7 +473,7 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 	var a *wire.Answer
 	if len(body) > wire.MaxMsg {
 		err = errors.New("dnshedge: response longer than a message")
-	} else if err = q.Check(body, 0); err == nil {
+	} else if err = q.CheckResponse(body, 0); err == nil {
 		a, err = wire.ParseAnswer(body, q)
 	}
 	if err != nil {
@@ -537,7 +537,7 @@ type httpConn struct {
 	mu         sync.Mutex  // guards the fields below
 	conns      []net.Conn  // open connections, oldest first; rarely more than one
 	inFlight   int         // number of requests in flight
-	stallTimer *time.Timer // calls probeSilent if requests wait and nothing arrives
+	stallTimer *time.Timer // calls probeIfSilent if requests wait and nothing arrives
 	probes     int         // number of probes since the last response to a caller's query
 	probing    bool        // a probe was sent or skipped, and nothing has arrived since
 	retired    bool        // accepts no further requests; closed after the last request in flight
@@ -553,7 +553,7 @@ type httpConn struct {
 func (d *httpsTransport) newConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
-	h.stallTimer = time.AfterFunc(time.Hour, func() { d.probeSilent(h) })
+	h.stallTimer = time.AfterFunc(time.Hour, func() { d.probeIfSilent(h) })
 	h.stallTimer.Stop()
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
@@ -633,10 +633,10 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// beginProbe reports whether the caller must send a probe, because requests wait and nothing has arrived for a while.
-// If nothing has arrived since the last probe either, it retires h and returns false. wait is the time until the stall
-// timer expires again.
-func (h *httpConn) beginProbe(wait time.Duration) bool {
+// tryBeginProbe reports whether the caller must send a probe, because requests wait and nothing has arrived for a
+// while. If nothing has arrived since the last probe either, it retires h and returns false. wait is the time until the
+// stall timer expires again.
+func (h *httpConn) tryBeginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.inFlight == 0 {
@@ -691,7 +691,7 @@ func (h *httpConn) retireConnection() {
 	h.retired = true
 }
 
-// recordAnswer records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
+// recordAnyResponse records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
 // or after a multiple of wait that doubles for each answered probe. probe must be true if the response is the response
 // to a probe.
 //

@@ -18,4 +18,4 @@ func ReadFrames(o Owner, c net.Conn) {
 }
 
 // CauseOf is context.Cause, also for a Span.
-var CauseOf = causeOf
+var CauseOf = contextCause

@@ -96,7 +96,7 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	if ctx.Err() == nil {
 		return nil, ErrClosed
 	}
-	return nil, causeOf(ctx)
+	return nil, contextCause(ctx)
 }
 
 // acquireFreeConn reserves a free stream for a request and returns the connection of that stream. It returns nil if all
@@ -162,8 +162,8 @@ func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	return h
 }
 
-// isFull reports whether the pool must not open another connection at the time now. It has as many as it may have, or
-// an additional connection has failed recently. The caller must hold mu.
+// isFull reports whether the pool must not open another connection at the time now: it has the maximum number, or an
+// additional connection has failed recently. The caller must hold mu.
 func (l *httpConnPool) isFull(now time.Time) bool {
 	return now.Before(l.nextGrowth) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
 }
@@ -225,9 +225,9 @@ func (l *httpConnPool) checkWaiting() {
 	l.assignStreams(now)
 }
 
-// serveWaiting assigns free streams to waiting requests. It must be called when a connection was opened, has ended, or
-// has more streams.
-func (l *httpConnPool) serveWaiting() {
+// assignToWaiting assigns free streams to waiting requests. It must be called when a connection was opened, has ended,
+// or has more streams.
+func (l *httpConnPool) assignToWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.assignStreams(time.Now())

@@ -22,14 +22,14 @@ type probePolicy struct {
 	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
 }
 
-// disableProbes records that the server has ended a connection while a probe was in flight. For the next ten
-// minutes, no probe is sent over the connections of other queries.
+// disableProbes prevents probes over the connections of other queries for the next ten minutes, because the server has
+// ended a connection while a probe was in flight.
 func (p *probePolicy) disableProbes() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
 
-// areProbesDisabled reports whether no probes may be sent over the connections of other queries. The reason is that the
-// server may close a connection on which it receives a probe.
+// areProbesDisabled reports whether probes over the connections of other queries are disabled, because the server may
+// close a connection on which it receives a probe.
 func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }

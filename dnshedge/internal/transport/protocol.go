@@ -18,8 +18,8 @@ const (
 	queriesPerConn   = 100 // queries in flight on a connection at which a pool opens another one
 )
 
-// A MessageConn is a connection to a server over a protocol that another module provides. Each query has an exchange of
-// its own, so that the protocol tells which response belongs to which query. It is safe for concurrent use.
+// A MessageConn is a connection to a server over a protocol that another module provides. The protocol assigns each
+// response to its query. It is safe for concurrent use.
 type MessageConn interface {
 	// Exchange sends the DNS message query, whose ID is 0, and returns the response. When ctx ends, it returns soon. If it
 	// fails because the connection has ended, Done is closed before, or the error is net.ErrClosed (errors.Is).
@@ -155,14 +155,14 @@ func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, 
 	}
 }
 
-// exchangeExclusively does the same as Exchange, over a connection that no other query uses. It waits until ctx ends if
-// maxExclusive such queries run already.
+// exchangeExclusively is like Exchange, but uses a connection of its own. At most maxExclusive of these queries run at
+// the same time; further ones wait until ctx ends.
 func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case p.exclusiveSlots <- struct{}{}:
 		defer func() { <-p.exclusiveSlots }()
 	case <-ctx.Done():
-		return nil, 0, causeOf(ctx)
+		return nil, 0, contextCause(ctx)
 	}
 	l := new(messageConnPool)
 	a, over, err := p.sendQuery(ctx, q, l, w)
@@ -205,7 +205,7 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 		l.mu.Lock()
 		if c = l.selectConn(o); c != nil {
 			c.inFlight++
-			l.signalRoom()
+			l.wakeWaitingQuery()
 			over = sendState{connected: true, reused: o == nil || c != o.conn}
 			l.mu.Unlock()
 			if o != nil {
@@ -227,7 +227,7 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 		case <-o.done:
 		case <-room:
 		case <-ctx.Done():
-			return nil, over, causeOf(ctx)
+			return nil, over, contextCause(ctx)
 		}
 	}
 }
@@ -265,8 +265,9 @@ func (p *protocolTransport) joinOpening(l *messageConnPool) *messageConnOpening 
 	return l.opening
 }
 
-// signalRoom wakes a query that waits for a connection, if a connection has room for it. The caller must hold mu.
-func (l *messageConnPool) signalRoom() {
+// wakeWaitingQuery wakes a query that waits for a connection, if a connection has capacity for it. The caller must hold
+// mu.
+func (l *messageConnPool) wakeWaitingQuery() {
 	if l.opening == nil || !slices.ContainsFunc(l.conns, func(c *pooledMessageConn) bool { return c.inFlight < queriesPerConn }) {
 		return
 	}
@@ -348,15 +349,15 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *pooledMessageC
 		return r.a, r.err
 	case <-ctx.Done():
 	}
-	if !p.Owner.BeginAbandonedQuery() {
+	if !p.Owner.TryBeginAbandonedQuery() {
 		cancel()
-		return nil, causeOf(ctx)
+		return nil, contextCause(ctx)
 	}
-	if !p.spawnGoroutine(func() { awaitAbandoned(p.Owner, done, cancel) }) {
+	if !p.spawnGoroutine(func() { awaitAbandonedQuery(p.Owner, done, cancel) }) {
 		p.Owner.EndAbandonedQuery()
 		cancel()
 	}
-	return nil, causeOf(ctx)
+	return nil, contextCause(ctx)
 }
 
 // fetchAnswer sends q over c, returns the response, and releases c. The error is a connectionError if the connection has
@@ -382,7 +383,7 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *pooledMessageCon
 		return nil, err
 	}
 	c.lastAnswer.Store(time.Now().UnixNano())
-	if err := q.Check(b, 0); err != nil {
+	if err := q.CheckResponse(b, 0); err != nil {
 		p.Owner.RecordIgnored(err)
 		return nil, err
 	}
@@ -404,6 +405,6 @@ func (c *pooledMessageConn) releaseQuery(answered bool) (answers int, others boo
 	if answered {
 		c.answers++
 	}
-	c.pool.signalRoom()
+	c.pool.wakeWaitingQuery()
 	return c.answers, c.inFlight > 0
 }

@@ -71,7 +71,7 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 		return r.a, r.err
 	case <-ctx.Done():
 	}
-	if left := d.Owner.AbandonedLifetime() - time.Since(d.sent); left > 0 && d.Owner.BeginAbandonedQuery() {
+	if left := d.Owner.AbandonedLifetime() - time.Since(d.sent); left > 0 && d.Owner.TryBeginAbandonedQuery() {
 		time.AfterFunc(left, func() {
 			s.endQuery(d, udpResult{})
 			d.Owner.EndAbandonedQuery()
@@ -79,7 +79,7 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	} else {
 		s.endQuery(d, udpResult{})
 	}
-	return nil, causeOf(ctx)
+	return nil, contextCause(ctx)
 }
 
 // joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while
@@ -113,7 +113,7 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 			case <-opened:
 				continue
 			case <-ctx.Done():
-				return nil, causeOf(ctx)
+				return nil, contextCause(ctx)
 			}
 		}
 		var err error
@@ -276,7 +276,7 @@ func (s *sharedSocket) deliverMessage(b []byte) error {
 			}
 		}
 	}
-	s.u.ignoreMessage(err)
+	s.u.reportSpoofed(err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.wrong++; s.wrong >= MaxWrongMessages {

@@ -72,9 +72,9 @@ type streamConnPool struct {
 	limitEnd         time.Time // time at which limit expires
 }
 
-// isFull reports whether a connection that has carried the given number of queries must carry no more. The server is
-// then known to close connections after at most that many queries, and the next query must use another connection.
-func (l *streamConnPool) isFull(queries int) bool {
+// hasReachedQueryLimit reports whether a connection that has carried the given number of queries must carry no more,
+// because the server closes connections after that number of queries.
+func (l *streamConnPool) hasReachedQueryLimit(queries int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limit == 0 || queries < l.limit || l.open > maxOpen {
@@ -86,9 +86,10 @@ func (l *streamConnPool) isFull(queries int) bool {
 	return l.limit > 0
 }
 
-// recordEnd records that a connection has ended after the given number of responses. cut must be true if the server has
-// ended it with queries in flight. After two such ends in a row, the pool limits the number of queries per connection.
-func (l *streamConnPool) recordEnd(answers int, cut bool) {
+// recordConnEnd records that a connection has ended after the given number of responses. cut must be true if the server
+// has ended it with queries in flight. After two such ends in a row, the pool limits the number of queries per
+// connection.
+func (l *streamConnPool) recordConnEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
@@ -175,15 +176,15 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return s.exchangeExclusively(ctx, q, w)
 }
 
-// exchangeExclusively does the same as Exchange, over a connection that no other query uses. If eight such queries
-// (maxExclusive) run already, it waits for the end of one of them, or until ctx ends.
+// exchangeExclusively is like Exchange, but uses a connection of its own. At most maxExclusive of these queries run at
+// the same time; further ones wait until ctx ends.
 func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.exclusivePools:
 		defer func() { s.exclusivePools <- l }()
 		return s.exchangeInPool(ctx, q, l, w)
 	case <-ctx.Done():
-		return nil, 0, causeOf(ctx)
+		return nil, 0, contextCause(ctx)
 	}
 }
 
@@ -266,7 +267,7 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 // and waits for it until ctx ends. reused is true if the connection was open before the call.
 //
 // If the connection takes longer than the stall timeout to open, it opens a second one. It also does so if as many
-// queries wait for the connection as it may carry (see streamConnPool.isFull).
+// queries wait for the connection as it may carry (see streamConnPool.hasReachedQueryLimit).
 func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -290,7 +291,7 @@ func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPo
 	case <-o.done:
 		return o.conn, false, o.err
 	case <-ctx.Done():
-		return nil, false, causeOf(ctx)
+		return nil, false, contextCause(ctx)
 	}
 }
 

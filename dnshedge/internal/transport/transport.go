@@ -57,11 +57,10 @@ type Transport interface {
 	Close()
 }
 
-// A QueryPath records which connection a query uses, so that the sender of the query can tell a slow query from a lost
-// one. If the connection carries responses to other queries, this query is only slow. If it carries none, the
-// connection may be dead, even while other connections to the server work.
-//
-// The zero value has no connection. It is safe for concurrent use.
+// A QueryPath records the connection of a query, by which the sender distinguishes a slow query from a lost one. If the
+// connection carries responses to other queries, this query is only slow. If it carries none, the connection may be
+// dead, even while other connections to the server work. The zero value has no connection. It is safe for concurrent
+// use.
 type QueryPath struct {
 	// lastAnswer points to the connection's time of the last response, in Unix nanoseconds. It is nil if the query uses no
 	// shared connection.
@@ -92,11 +91,11 @@ type Owner interface {
 	// RecordRetry is called when a query is sent again because its connection was closed.
 	RecordRetry()
 
-	// BeginAbandonedQuery is called when a caller no longer waits for the response to a query: the query is abandoned.
+	// TryBeginAbandonedQuery is called when a caller no longer waits for the response to a query: the query is abandoned.
 	// It must return whether the transport may keep waiting for the response. If it returns true, EndAbandonedQuery is
 	// called when that wait ends.
-	BeginAbandonedQuery() bool
-	// EndAbandonedQuery is called once for each call of BeginAbandonedQuery that returned true.
+	TryBeginAbandonedQuery() bool
+	// EndAbandonedQuery is called once for each call of TryBeginAbandonedQuery that returned true.
 	EndAbandonedQuery()
 	// AbandonedLifetime returns how long an abandoned query may wait for its response, since the query was sent.
 	AbandonedLifetime() time.Duration
@@ -105,10 +104,10 @@ type Owner interface {
 	StallTimeout() time.Duration
 }
 
-// awaitAbandoned waits for the end of an abandoned query, for which BeginAbandonedQuery has returned true. The channel
-// done receives the result of the query. If there is none after AbandonedLifetime, it calls cancel, which must end the
-// query. It then calls EndAbandonedQuery.
-func awaitAbandoned[T any](o Owner, done <-chan T, cancel func()) {
+// awaitAbandonedQuery waits for the end of an abandoned query, for which TryBeginAbandonedQuery has returned true. The
+// channel done receives the result of the query. If there is none after AbandonedLifetime, it calls cancel, which must
+// end the query. It then calls EndAbandonedQuery.
+func awaitAbandonedQuery[T any](o Owner, done <-chan T, cancel func()) {
 	defer o.EndAbandonedQuery()
 	t := time.NewTimer(o.AbandonedLifetime())
 	defer t.Stop()
@@ -259,7 +258,7 @@ func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	if err != nil {
 		return a, setup, err
 	}
-	if !isRejected(a) {
+	if !isEDNSRejected(a) {
 		if a.EDNS {
 			e.lastEDNS.Store(now)
 		}
@@ -270,7 +269,7 @@ func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 		return a, setup, nil
 	}
 	again, more, err := e.sender.Exchange(ctx, q.WithoutEDNS(), n, w)
-	if err != nil || isRejected(again) {
+	if err != nil || isEDNSRejected(again) {
 		return a, setup, nil
 	}
 	if !wishes {
@@ -280,9 +279,9 @@ func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return again, setup + more, nil
 }
 
-// isRejected reports whether the server seems not to have understood the query, because the response code is FORMERR,
-// or NOTIMP without an OPT record.
-func isRejected(a *wire.Answer) bool {
+// isEDNSRejected reports whether the server seems not to have understood the query because of EDNS: the response code
+// is FORMERR, or NOTIMP without an OPT record.
+func isEDNSRejected(a *wire.Answer) bool {
 	return a.Rcode() == dns.RcodeFormatError || a.Rcode() == dns.RcodeNotImplemented && !a.EDNS
 }
 

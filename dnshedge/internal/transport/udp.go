@@ -207,11 +207,11 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 	_ = d.conn.SetReadDeadline(deadline)
 	expiring := false
 	var a *wire.Answer
-	s, ok := ctx.(*Span)
+	s, ok := ctx.(*InlineContext)
 	if _, own := conn.(*net.UDPConn); ok && own { // other net.Conns may use ctx, which is locked while it calls d
-		s.addWatcher(d)
+		s.addListener(d)
 		a, err = d.readResponse()
-		s.removeWatcher(d)
+		s.removeListener(d)
 	} else {
 		stop := context.AfterFunc(ctx, func() { d.endWith(nil, nil) })
 		a, err = d.readResponse()
@@ -222,7 +222,7 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 		// the caller would take the timeout for a failure of the server and try another one.
 		<-ctx.Done()
 		d.abandonQuery(expiring)
-		return nil, causeOf(ctx)
+		return nil, contextCause(ctx)
 	}
 	d.closeSocket()
 	return a, err
@@ -287,7 +287,7 @@ func SendDatagram(c net.Conn, q *wire.Query, id uint16, options wire.PackOptions
 // opcode other than QUERY never get these two errors, because they must not be sent twice. A response to them that
 // cannot be parsed gives a wire.MalformedError.
 func (d *udpQuery) parseResponse(b []byte) (a *wire.Answer, isResponse bool, err error) {
-	switch err := d.q.Check(b, d.id); {
+	switch err := d.q.CheckResponse(b, d.id); {
 	case err == wire.ErrSpelling:
 		return nil, true, errUnverified // the server has changed the letter case, or the message is forged
 	case err != nil:
@@ -324,7 +324,7 @@ func (d *udpQuery) readResponse() (a *wire.Answer, err error) {
 		if a, isResponse, err = d.parseResponse(b); isResponse {
 			d.Owner.RecordAnswer(time.Since(d.sent), 0)
 		} else {
-			d.ignoreMessage(err) // the message is forged or damaged, and the real response may follow
+			d.reportSpoofed(err) // the message is forged or damaged, and the real response may follow
 		}
 		return isResponse
 	}, func(err error) bool {
@@ -375,22 +375,22 @@ func receiveDatagram(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
-// ignoreMessage reports to the Owner that a message is no response to a waiting query, and activates the spoofGuard.
-// err says why it is no response.
-func (u *udpTransport) ignoreMessage(err error) {
+// reportSpoofed reports to the Owner a message that is not the response to a waiting query, and activates the
+// spoofGuard. err describes the difference.
+func (u *udpTransport) reportSpoofed(err error) {
 	u.Owner.RecordIgnored(err)
 	u.guard.recordWrongMessage()
 }
 
 // abandonQuery ends a query whose caller has gone. If the Owner permits it, the query's own socket stays open for a
-// while. So the latency of a late response can be measured, and that response cannot reach the next socket with the
+// while. The latency of a late response can then be measured, and that response cannot reach the next socket with the
 // same port.
 //
 // expiring must be true if the end of the query's context may still set the read deadline of the socket. A read that
 // fails too early for this reason is repeated.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
-	if left <= 0 || !d.Owner.BeginAbandonedQuery() {
+	if left <= 0 || !d.Owner.TryBeginAbandonedQuery() {
 		d.closeSocket()
 		return
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// CopyMessage returns a deep copy of a message that the user's code has created. It returns an error if a record of the
-// message is nil. The caller must recover panics, because a record type of the user may panic.
+// CopyMessage returns a deep copy of a message that the user's code has created, or an error if a record of the message
+// is nil. The caller must recover panics, because a record type of the user may panic.
 func CopyMessage(m *dns.Msg) (*dns.Msg, error) {
 	for _, section := range []struct {
 		name    string

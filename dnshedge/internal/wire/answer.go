@@ -238,8 +238,7 @@ func (a *Answer) Packed() []byte { return a.packed }
 // Rcode returns the response code in the header of the message, from 0 to 15.
 func (a *Answer) Rcode() int { return int(a.packed[3] & 15) }
 
-// IsAuthentic reports whether the flag AD is set, by which the server says that it has validated the answer (RFC 4035
-// §3.2.3).
+// IsAuthentic reports whether the flag AD is set: the server has validated the answer (RFC 4035 §3.2.3).
 func (a *Answer) IsAuthentic() bool { return a.packed[3]&flagAD != 0 }
 
 // isTruncated reports whether the flag TC is set, which means that records are missing.
@@ -248,8 +247,8 @@ func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 // Question returns the question in wire format, with the name in lower case. The caller must not modify it.
 func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.questionNameLen)+4] }
 
-// DeniesQuestionName reports whether the response says that the name of the question does not exist. It returns false
-// if only the target of an alias does not exist.
+// DeniesQuestionName reports whether the response denies the existence of the question's name. It returns false if only
+// the target of an alias does not exist.
 func (a *Answer) DeniesQuestionName() bool {
 	return a.Outcome == NXDomain && binary.BigEndian.Uint16(a.packed[6:]) == 0
 }
@@ -271,10 +270,9 @@ func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	return a.indexMessage(b)
 }
 
-// DenyNameBelow makes a response to q from a: it says that the name of q does not exist. a must say that a domain that
-// contains the name of q does not exist. Nothing exists in a domain that does not exist (RFC 8020 §2). a does not
-// change.
-func (a *Answer) DenyNameBelow(q *Query) (*Answer, error) {
+// NewDenialBelow returns a response that denies the existence of q's name. The Answer, which does not change, must deny
+// a domain at or above that name: nothing exists in a domain that does not exist (RFC 8020 §2).
+func (a *Answer) NewDenialBelow(q *Query) (*Answer, error) {
 	b := &Answer{packed: a.packed, Outcome: a.Outcome, EDE: a.EDE}
 	err := b.Edit(func(m *dns.Msg) bool {
 		m.Question[0] = dns.Question{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}
@@ -283,7 +281,8 @@ func (a *Answer) DenyNameBelow(q *Query) (*Answer, error) {
 	return b, err
 }
 
-// A ResponseOptions describes how an Answer is adapted for one client. The zero value changes nothing.
+// A ResponseOptions describes how an Answer is adapted for one client: its age, rotation and extended errors. The zero
+// value changes nothing.
 type ResponseOptions struct {
 	Age      time.Duration // time since the Answer was received, which is subtracted from the TTLs; a TTL above 0 stays at least 1 s
 	Stale    time.Duration // if not 0, every TTL has this value, and Age has no effect
@@ -446,7 +445,7 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 	owner := dns.Fqdn(m.Question[0].Name)
 	off := HeaderLen + len(q.Name) + 4
 	room := out.records[:0]
-	seen := newOwners(b)
+	seen := newOwnerNameCache(b)
 	for i, section := range [...]*[]dns.RR{&r.Answer, &r.Ns, &r.Extra} {
 		n := int(binary.BigEndian.Uint16(b[6+2*i:]))
 		if n == 0 {
@@ -491,7 +490,7 @@ func unpackRecord(b []byte, off int, owner string, seen ownerNameCache) (dns.RR,
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {
 		off += 2
-	} else if name, ok := seen.ownerAt(b, off); ok {
+	} else if name, ok := seen.lookUpOwner(b, off); ok {
 		h.Name = name
 		off += 2
 	} else if name, end, err := dns.UnpackDomainName(b, off); err == nil {

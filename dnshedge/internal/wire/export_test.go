@@ -16,7 +16,7 @@ func CheckResponse(query, resp []byte) (m *dns.Msg, packed []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := q.Check(resp, q.ID); err != nil {
+	if err := q.CheckResponse(resp, q.ID); err != nil {
 		return nil, nil, err
 	}
 	a, err := ParseAnswer(resp, q)

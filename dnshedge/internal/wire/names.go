@@ -20,7 +20,7 @@ type nameIDTable struct {
 // nameIDsPool holds unused nameIDTable, so that their memory is reused.
 var nameIDsPool = sync.Pool{New: func() any { return new(nameIDTable) }}
 
-// newNameIDs returns an empty nameIDTable for the message m. The caller must call releaseIDs after use.
+// newNameIDs returns an empty nameIDTable for the message m. The caller must call release after use.
 func newNameIDs(m []byte) *nameIDTable {
 	s := nameIDsPool.Get().(*nameIDTable)
 	n := min(len(m), 1<<14) // compression pointers have 14 bits
@@ -30,8 +30,8 @@ func newNameIDs(m []byte) *nameIDTable {
 	return s
 }
 
-// releaseIDs makes the memory of s available to newNameIDs. s must not be used afterwards.
-func (s *nameIDTable) releaseIDs() { nameIDsPool.Put(s) }
+// release returns the memory of the table to newNameIDs. The table must not be used afterwards.
+func (s *nameIDTable) release() { nameIDsPool.Put(s) }
 
 // idAt returns the ID of the name at the offset off of m. The name must be valid.
 func (s *nameIDTable) idAt(m []byte, off int) uint64 {

@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// An Outcome says what a response means for the client: records, no such records, no such name, or a failure.
+// An Outcome is the meaning of a response for the client: records, no such records, no such name, or a failure.
 type Outcome int8
 
 // The outcomes. Failure and FinalFailure are failures.
@@ -64,11 +64,9 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 	return Failure
 }
 
-// IsBogus reports whether the response says that DNSSEC validation has failed: it has the code SERVFAIL and an extended
-// error about DNSSEC.
-//
-// For a single name, that is a valid result. A server that responds so for all names, including the root, has a wrong
-// clock or an old trust anchor.
+// IsBogus reports whether the response is a DNSSEC validation failure: the code SERVFAIL with an extended error about
+// DNSSEC. For a single name, that is a valid result. A server that responds so for all names, including the root, has a
+// wrong clock or an old trust anchor.
 func (a *Answer) IsBogus() bool {
 	return a.Rcode() == dns.RcodeServerFailure && slices.ContainsFunc(a.EDE, EDE.isValidationFailure)
 }

@@ -368,8 +368,8 @@ func (q *Query) PresentationName() string {
 	return name
 }
 
-// ApproximateZone returns the zone of the name, approximately: the last two labels of the name, in lower case and wire format.
-// Most zones are registered with two labels.
+// ApproximateZone returns the last two labels of the name, in lower case and wire format. For most names, these are the
+// zone.
 func (q *Query) ApproximateZone() string {
 	last, next := 0, 0
 	for off := 0; off < len(q.Name)-1; off += 1 + int(q.Name[off]) {
@@ -422,15 +422,14 @@ func (q *Query) Key() string {
 
 // AppendKey appends the cache key that Key returns to b, and returns the extended slice.
 func (q *Query) AppendKey(b []byte) []byte {
-	bits := flagIf(q.do, KeyDO) | flagIf(q.cd, KeyCD)
+	bits := selectFlag(q.do, KeyDO) | selectFlag(q.cd, KeyCD)
 	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), byte(bits))
 }
 
-// AppendExchangeKey appends a key to b that tells which queries can share one exchange, and returns the extended slice.
-// If two queries have equal keys, a response to one of them serves both. The key consists of the cache key, the flag
-// RD, and the EDNS options.
+// AppendExchangeKey appends a key to b that is equal for queries that can share one exchange, and returns the extended
+// slice. It consists of the cache key, the flag RD, and the EDNS options.
 func (q *Query) AppendExchangeKey(b []byte) []byte {
-	return append(append(q.AppendKey(b), byte(flagIf(q.rd, 1))), q.options...)
+	return append(append(q.AppendKey(b), byte(selectFlag(q.rd, 1))), q.options...)
 }
 
 // ToNameErrorKey changes a cache key in place to the key under which the response "no such name" is stored. That
@@ -498,8 +497,8 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 		binary.BigEndian.PutUint16(b[start:], id)
 		return b
 	}
-	bits := flagIf(q.rd, flagRD) | flagIf(q.cd && !q.withoutEDNS, flagCD)
-	bits |= flagIf(!q.direct && !q.withoutEDNS, flagAD) // a cached response may serve clients that want to know whether it was validated (RFC 6840 §5.7)
+	bits := selectFlag(q.rd, flagRD) | selectFlag(q.cd && !q.withoutEDNS, flagCD)
+	bits |= selectFlag(!q.direct && !q.withoutEDNS, flagAD) // a cached response may serve clients that want to know whether it was validated (RFC 6840 §5.7)
 	b = q.appendHeaderAndQuestion(b, id, bits)
 	if q.withoutEDNS {
 		return b
@@ -530,7 +529,7 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	b = append(b, 0, 0, byte(dns.TypeOPT))
 	b = binary.BigEndian.AppendUint16(b, size)
-	return append(b, 0, 0, byte(flagIf(q.do, 0x80)), 0, 0, 0)
+	return append(b, 0, 0, byte(selectFlag(q.do, 0x80)), 0, 0, 0)
 }
 
 // appendHeaderAndQuestion appends a header without records and the question to b, and returns the extended slice.
@@ -543,9 +542,9 @@ func (q *Query) appendHeaderAndQuestion(b []byte, id, flags uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, q.Class)
 }
 
-// Check reports whether the message b is the response to q, which was sent with the given ID. The error is nil if it
-// is, and otherwise says why it is not. Check does not parse the records.
-func (q *Query) Check(b []byte, id uint16) error {
+// CheckResponse returns nil if the message b is the response to q, which was sent with the given ID, and otherwise an
+// error that names the difference. It does not parse the records.
+func (q *Query) CheckResponse(b []byte, id uint16) error {
 	if len(b) < HeaderLen {
 		return errShort
 	}
@@ -609,23 +608,21 @@ func RandomID() uint16 {
 // responseFlags returns the header flags of a stored response, bits, adapted to the client that sent q. RD and CD are
 // copied from q. AD is cleared unless q has AD or DO (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
-	bits &^= flagRD | flagCD | flagIf(!q.ad && !q.do, flagAD)
-	return bits | flagIf(q.rd, flagRD) | flagIf(q.cd, flagCD)
+	bits &^= flagRD | flagCD | selectFlag(!q.ad && !q.do, flagAD)
+	return bits | selectFlag(q.rd, flagRD) | selectFlag(q.cd, flagCD)
 }
 
-// flagIf returns flag if on is true, and otherwise 0.
-func flagIf(on bool, flag uint16) uint16 {
+// selectFlag returns flag if on is true, and otherwise 0.
+func selectFlag(on bool, flag uint16) uint16 {
 	if on {
 		return flag
 	}
 	return 0
 }
 
-// AppendFailure appends a response without records to b, which tells the client that sent q of a failure. It returns
-// the extended slice. The response has the response code rcode and at most limit bytes.
-//
-// If the client uses EDNS, the response has an OPT record. It holds the upper bits of rcode, and the extended errors
-// errs as far as they fit.
+// AppendFailure appends to b a response to q without records, which reports a failure to the client. It returns the
+// extended slice. The response has the response code rcode and at most limit bytes. If the client uses EDNS, the
+// response has an OPT record. It holds the upper bits of rcode, and the extended errors errs as far as they fit.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = q.appendHeaderAndQuestion(b, q.ID, q.responseFlags(flagQR|flagRA|uint16(rcode&15)))

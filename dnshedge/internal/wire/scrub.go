@@ -21,7 +21,7 @@ func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 		return false
 	}
 	s := newNameIDs(b)
-	defer s.releaseIDs()
+	defer s.release()
 	owners := make([]uint64, 0, len(m.Answer))
 	clean := true
 	ask := s.idAt(b, HeaderLen)
@@ -119,7 +119,7 @@ func hasOnlyRelevantRecords(m []byte) bool {
 		return true
 	}
 	s := newNameIDs(m)
-	defer s.releaseIDs()
+	defer s.release()
 	known := make([]uint64, 1, 1+maxAliases)
 	known[0] = s.idAt(m, HeaderLen)
 	ok := true

@@ -139,8 +139,8 @@ func (s *labelTable) readRData(b []byte, off int, l dataLayout) (ok bool) {
 // labelAt returns the label at the offset off of m, and the offset of the next label. If there is a compression pointer
 // at off, it returns the label to which the pointer refers. The root label is empty.
 //
-// For invalid names, it may panic or never return. So checkStorable must have accepted m, or package dns must have
-// packed it.
+// For invalid names, it may panic or never return. checkStorable must therefore have accepted m, or package dns must
+// have packed it.
 func labelAt(m []byte, off int) (l []byte, next int) {
 	for m[off] >= 0xc0 {
 		off = int(binary.BigEndian.Uint16(m[off:]) & 0x3fff)

@@ -62,7 +62,7 @@ func (a *Answer) equalizeTTLs() {
 	}
 	m := a.packed
 	s := newNameIDs(m)
-	defer s.releaseIDs()
+	defer s.release()
 	type set struct {
 		name       uint64
 		typ, class uint16
@@ -89,7 +89,7 @@ func (a *Answer) equalizeTTLs() {
 func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
 	s := newNameIDs(m)
-	defer s.releaseIDs()
+	defer s.release()
 	var aliases map[uint64]int // offset of the first target, by owner ID
 	_ = walkRecords(m, func(r messageRecord) {
 		if r.section != answer || r.typ != dns.TypeCNAME || r.class != dns.ClassINET || len(r.data) == 0 { // an UPDATE may have no data

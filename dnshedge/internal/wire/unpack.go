@@ -34,7 +34,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 		return nil, errRecord
 	}
 	m := new(dns.Msg)
-	seen := newOwners(b)
+	seen := newOwnerNameCache(b)
 	if len(bad) == 0 && !odd && seen == nil && m.Unpack(b) == nil {
 		return m, nil
 	}
@@ -55,7 +55,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	n := -1 // index of the record in the message
 	for i, section := range [...]*[]dns.RR{&m.Answer, &m.Ns, &m.Extra} {
 		for range binary.BigEndian.Uint16(b[6+2*i:]) {
-			if _, ok := seen.ownerAt(b, off); !ok {
+			if _, ok := seen.lookUpOwner(b, off); !ok {
 				if _, _, err := dns.UnpackDomainName(b, off); err != nil {
 					return nil, err
 				}
@@ -110,18 +110,18 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 // nothing and may be used.
 type ownerNameCache map[uint16]string
 
-// newOwners returns an empty cache for the owner names of the message b. It returns nil, which caches nothing, if b is
-// so short that a cache would not save time.
-func newOwners(b []byte) ownerNameCache {
+// newOwnerNameCache returns an empty cache for the owner names of the message b. It returns nil, which caches nothing,
+// if b is so short that a cache would not save time.
+func newOwnerNameCache(b []byte) ownerNameCache {
 	if len(b) <= 4096 {
 		return nil
 	}
 	return make(ownerNameCache)
 }
 
-// ownerAt returns the cached name for the compression pointer at the offset off of b. ok is false if there is no
+// lookUpOwner returns the cached name for the compression pointer at the offset off of b. ok is false if there is no
 // pointer at off, or its name is not cached.
-func (o ownerNameCache) ownerAt(b []byte, off int) (name string, ok bool) {
+func (o ownerNameCache) lookUpOwner(b []byte, off int) (name string, ok bool) {
 	if o == nil || b[off] < 0xc0 {
 		return "", false
 	}
@@ -137,11 +137,12 @@ func (o ownerNameCache) addOwner(b []byte, off int, name string) {
 	}
 }
 
-// checkRecordData checks whether package dns can represent the data of all records of the message b.
+// checkRecordData checks whether package dns can represent the data of all records of the message b. bad holds the
+// indexes of records whose data does not match the layout of their type. It is empty for opcodes other than QUERY,
+// because an UPDATE has records without data (RFC 2136 §2.4).
 //
-// bad holds the indexes of records whose data does not match the layout of their type. It is empty for opcodes other
-// than QUERY, because an UPDATE has records without data (RFC 2136 §2.4). odd is true if a record lacks required data,
-// or has data that package dns would change. An error means that b itself is malformed.
+// odd is true if a record lacks required data, or has data that package dns would change. An error means that b itself
+// is malformed.
 func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1

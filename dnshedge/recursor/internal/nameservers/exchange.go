@@ -106,13 +106,13 @@ func (q *query) exchangeUDP() (*dns.Msg, error) {
 	}
 	var m *dns.Msg
 	receiveErr := transport.ReceiveResponse(conn, transport.MaxWrongMessages, func(b []byte) bool {
-		if q.wire.Check(b, id) != nil {
+		if q.wire.CheckResponse(b, id) != nil {
 			q.counters.ignored.Add(1)
 			return false
 		}
 		m, err = q.parseResponse(b)
 		return true
-	}, func(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) && q.extendWait() })
+	}, func(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) && q.extendDeadline() })
 	if receiveErr != nil {
 		return nil, receiveErr
 	}
@@ -193,15 +193,15 @@ func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	return conn.SetDeadline(time.Now().Add(timeout)) // dialing may have taken longer
 }
 
-// extendWait decides whether a query over UDP keeps waiting when its deadline has passed, because a late response is
-// still useful. It returns true if q must wait on, and then sets the next deadline.
+// extendDeadline decides whether a query over UDP continues to wait after its deadline, because a late response is
+// still useful. If so, it returns true and sets the next deadline.
 //
 // The first call counts a timeout of the server, and extends the deadline to loserDeadline. It returns false if q was
 // stopped.
 //
 // A later call removes the deadline. It returns false if q was stopped, if the task has ended, or if another query
 // waits for a slot of q.
-func (q *query) extendWait() bool {
+func (q *query) extendDeadline() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	needs := q.slotLimits()
@@ -255,7 +255,7 @@ func (q *query) exchangeTCP() (*dns.Msg, error) {
 	if err != nil && err != transport.ErrFrame {
 		return nil, err
 	}
-	if err := q.wire.Check(b, id); err != nil {
+	if err := q.wire.CheckResponse(b, id); err != nil {
 		q.counters.ignored.Add(1)
 		return nil, err
 	}

@@ -20,11 +20,9 @@ const (
 	backoffThreshold = 2
 )
 
-// backoffState decides when an unresponsive server is avoided: it counts missing answers in a row, and holds the end of
-// the current backoff. During a backoff, other servers are preferred.
-//
-// It counts unanswered queries about one zone, or zones in which the server left a query unanswered. Times are
-// durations since Pool.epoch.
+// backoffState decides when an unresponsive server is avoided: during a backoff, other servers are preferred. It counts
+// unanswered queries about one zone, or zones with unanswered queries, and holds the end of the current backoff. Times
+// are durations since Pool.epoch.
 type backoffState struct {
 	avoidUntil      time.Duration // end of the backoff
 	lastZone        uint32        // hash of the unanswered zone that was counted last; zero if queries are counted
@@ -80,11 +78,9 @@ func groupQtype(qtype uint16) qtypeGroup {
 
 // zoneServerHealth is the health of one server for one zone and one qtypeGroup. Pool.mu guards it.
 //
-// A zone may list servers that do not serve it. Many servers drop queries about zones that they do not serve. Therefore
-// an unresponsive server is first avoided only for that zone.
-//
-// A server that is unresponsive for several zones is avoided for all zones for which it has never answered. If it has
-// answered for the unresponsive zones before, it is avoided for all zones.
+// Many servers drop queries about zones that they do not serve. An unresponsive server is therefore first avoided only
+// for the zone. A server that is unresponsive for several zones is avoided for all zones for which it has never
+// answered. If it has answered for the unresponsive zones before, it is avoided for all zones.
 type zoneServerHealth struct {
 	backoffState
 	lastAnswer  time.Duration // since Pool.epoch
@@ -149,8 +145,8 @@ func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneSer
 }
 
 // endZoneBackoffs ends the backoff of the server at addr for all zones about which it has never answered. It is called
-// when the server has answered a query. The server can then be reached, so its earlier silence says nothing about these
-// zones.
+// when the server has answered a query: the server is reachable, so missing answers about these zones had another
+// cause.
 func (t *healthTable) endZoneBackoffs(addr netip.AddrPort) {
 	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {

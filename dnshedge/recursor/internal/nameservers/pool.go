@@ -110,12 +110,12 @@ func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 // token. It returns false if hedging is disabled or suspended.
 func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
 
-// countForOutage counts a query as answered or unanswered, for the detection of an outage. While more than half of the
+// countForOutageDetection counts a query as answered or unanswered, for the detection of an outage. While more than half of the
 // recent queries are unanswered, hedges are suspended, because they would only add load. The caller must hold mu.
 //
 // The caller must count at most one unanswered query of a zone per outageInterval, because a zone may list many
 // unresponsive servers.
-func (f *Pool) countForOutage(answered bool) {
+func (f *Pool) countForOutageDetection(answered bool) {
 	f.unansweredShare -= f.unansweredShare / outageQueries
 	if !answered {
 		f.unansweredShare += 1. / outageQueries

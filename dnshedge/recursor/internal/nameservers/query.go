@@ -47,8 +47,8 @@ type querySetup struct {
 	rto        time.Duration // retransmission timeout, since sharedQueryState.sent
 }
 
-// A queryProgress is the state of a query as its queryLoop knows it: waiting, sent or overdue. Only the goroutine of
-// the queryLoop uses it.
+// A queryProgress is the state of a query from the view of its queryLoop: waiting, sent or overdue. Only the goroutine
+// of the queryLoop uses it.
 type queryProgress struct {
 	state        queryState
 	processDelay time.Duration // correction of the timers for the time in which this process was too busy to read the answer
@@ -87,7 +87,7 @@ type queryOptions struct {
 	paidByBudget bool // a token of the hedge budget was spent for the query
 }
 
-// A queryState is the progress of a query as its queryLoop knows it: waiting, sent, evicted or overdue.
+// A queryState is the progress of a query from the view of its queryLoop: waiting, sent, evicted or overdue.
 type queryState int8
 
 const (
@@ -97,9 +97,9 @@ const (
 	stateOverdue                   // the retransmission timeout has passed; an answer is still accepted
 )
 
-// nextTimer returns the time at which the queryLoop must act if q is still unanswered. At first it is the time at which
-// a hedge is due. Once the hedge was considered, it is the end of the retransmission timeout.
-func (q *query) nextTimer() time.Time {
+// nextActionTime returns the time at which the queryLoop must act if q is still unanswered. At first it is the time at
+// which a hedge is due. Once the hedge was considered, it is the end of the retransmission timeout.
+func (q *query) nextActionTime() time.Time {
 	if q.hedgeable {
 		return q.sent.Add(q.hedgeDelay + q.processDelay)
 	}
@@ -123,7 +123,7 @@ type queryEvent struct {
 }
 
 // An eventQueue passes queryEvents from the goroutines of a task's queries to the queryLoop of the task. It is
-// unbounded, so that the goroutines never wait. It is safe for concurrent use.
+// unbounded, so that these goroutines never block. It is safe for concurrent use.
 type eventQueue struct {
 	wake chan struct{} // has an element if there are events; its capacity is 1
 
@@ -300,14 +300,13 @@ func (q *query) markEvictable() {
 	}
 }
 
-// isOvertaken reports whether the server has answered a query that was sent after q. In this case q was probably
-// lost. The caller must hold mu.
-func (q *query) isOvertaken() bool { return q.wasSentBefore(q.server.lastAnswer) }
+// isLaterQueryAnswered reports whether the server has answered a query that was sent after q. In this case q was
+// probably lost. The caller must hold mu.
+func (q *query) isLaterQueryAnswered() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
 // wasSentBefore reports whether q was sent before another query, which the same server has answered at the time
-// answered, since Pool.epoch.
-//
-// The other query's sending time is estimated as answered minus the server's round trip time. The caller must hold mu.
+// answered, since Pool.epoch. The sending time of the other query is estimated as answered minus the server's round
+// trip time. The caller must hold mu.
 func (q *query) wasSentBefore(answered time.Duration) bool {
 	return answered-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
@@ -316,7 +315,7 @@ func (q *query) wasSentBefore(answered time.Duration) bool {
 // retransmission timeout of q, if the server has answered a later query. The caller must hold mu.
 func (q *query) isProbablyLost() bool {
 	passed := time.Since(q.sent)
-	return passed >= answerTimeout || passed >= q.rto && q.isOvertaken()
+	return passed >= answerTimeout || passed >= q.rto && q.isLaterQueryAnswered()
 }
 
 // abandonQuery records that the task of q has ended and no longer needs the answer. The caller must hold mu.
@@ -336,7 +335,7 @@ func (q *query) abandonQuery() {
 		return
 	}
 	if q.countedAsTimeout && q.conn != nil {
-		_ = q.conn.SetDeadline(q.loserDeadline()) // extendWait has removed it
+		_ = q.conn.SetDeadline(q.loserDeadline()) // extendDeadline has removed it
 	}
 }
 
@@ -350,7 +349,7 @@ func (q *query) recordTimeout() {
 	now, hasAnsweredZone := q.elapsed(), q.zoneHealth.hasAnswered
 	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise the server has answered since
 		q.zoneHealth.recordUnansweredQuery(now)
-		if !q.isOvertaken() {
+		if !q.isLaterQueryAnswered() {
 			q.healthByZone.getOrCreateHealth(healthKey{q.addr, unansweredZones}, now).recordUnansweredZone(now, q.zoneQtype.zoneHash())
 			if hasAnsweredZone {
 				q.server.recordUnansweredZone(now, q.zoneQtype.zoneHash())
@@ -359,7 +358,7 @@ func (q *query) recordTimeout() {
 	}
 	if now >= q.zone.ignoreTimeoutsUntil {
 		q.zone.ignoreTimeoutsUntil = now + outageInterval
-		q.countForOutage(false)
+		q.countForOutageDetection(false)
 	}
 	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
@@ -383,7 +382,7 @@ func (q *query) recordAnswer() bool {
 			q.firstRTTs.addSample(now, took)
 		}
 		s.recordRTT(at, took, q.firstRTTs.median)
-		q.countForOutage(true)
+		q.countForOutageDetection(true)
 	}
 	q.families[familyIndex(q.addr)] = familyHealth{hasAnswered: true}
 	q.releaseSlots()

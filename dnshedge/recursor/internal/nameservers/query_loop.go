@@ -44,16 +44,16 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed(), group: groupQtype(t.Type)}
 	a.inbox.wake = make(chan struct{}, 1)
 	a.search = serverSearch{pool: f, findServers: t.FindServers}
-	if err := a.enterZone(); err != nil {
+	if err := a.registerWithZone(); err != nil {
 		return nil, err
 	}
 	a.candidates = f.addCandidates(t, a.zoneQtype, nil, t.Servers)
 	a.timer = time.NewTimer(time.Hour)
 	err = ErrNoServers // unless this function returns
-	defer func() { a.abandonQueries(err) }()
+	defer func() { a.endTask(err) }()
 	a.queryNextServer(reasonFirst)
 	var events []queryEvent
-	for !a.isFinished() {
+	for !a.hasFailed() {
 		a.setTimer()
 		select {
 		case <-a.inbox.wake:
@@ -67,7 +67,7 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 			a.handleTimer()
 		case x := <-a.search.results:
 			a.search.running = false
-			a.addServers(x)
+			a.addFoundServers(x)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-f.ctx.Done():
@@ -111,10 +111,10 @@ type loopOutcome struct {
 	backedOff   bool  // backOffZone has recorded the name of the task
 }
 
-// enterZone registers the task as a user of its zone, so that the state of the zone remains in memory. It returns
-// ErrNoServers if the zone is in backoff, because its servers did not answer. It returns net.ErrClosed after Close of
-// the Pool.
-func (a *queryLoop) enterZone() error {
+// registerWithZone registers the task as a user of its zone, so that the state of the zone remains in memory. It
+// returns ErrNoServers if the zone is in backoff, because its servers did not answer. It returns net.ErrClosed after
+// Close of the Pool.
+func (a *queryLoop) registerWithZone() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -127,8 +127,8 @@ func (a *queryLoop) enterZone() error {
 	return nil
 }
 
-// A queryReason is the event that causes a query: for example, that the task begins, that a server has failed, or that
-// an answer is late.
+// A queryReason is the event that causes a query: for example, the start of the task, the failure of a server, or a
+// late response.
 type queryReason int
 
 const (
@@ -182,11 +182,11 @@ func (a *queryLoop) hasStoppedSending() bool {
 	return a.outcome.fatalErr != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
 }
 
-// isFinished reports whether the task must end without an answer, because no answer can be expected any more.
+// hasFailed reports whether the task must end without an answer, because no answer can be expected any more.
 //
-// When the task has waited until lastDeadline, isFinished also records that the servers are unresponsive (see
+// When the task has waited until lastDeadline, hasFailed also records that the servers are unresponsive (see
 // backOffZone). The task may then continue to wait until Task.AwaitUntil.
-func (a *queryLoop) isFinished() bool {
+func (a *queryLoop) hasFailed() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
 		return true
@@ -250,7 +250,7 @@ func (a *queryLoop) setTimer() {
 	case q == nil || q.state == stateWaiting:
 		a.timer.Stop()
 	default:
-		a.timer.Reset(time.Until(q.nextTimer()))
+		a.timer.Reset(time.Until(q.nextActionTime()))
 	}
 }
 
@@ -264,7 +264,7 @@ func (a *queryLoop) handleTimer() {
 	if q == nil || q.state == stateWaiting {
 		return
 	}
-	over := time.Since(q.nextTimer())
+	over := time.Since(q.nextActionTime())
 	switch {
 	case over < 0:
 	case over > maxTimerLateness:
@@ -299,7 +299,7 @@ func (a *queryLoop) markQueriesOverdue() {
 	a.queries = left
 	a.mu.Unlock()
 	for _, q := range ended {
-		a.reportEnd(q, q.err)
+		a.reportQueryEnd(q, q.err)
 	}
 }
 
@@ -310,7 +310,7 @@ func (a *queryLoop) sendHedge() {
 		return // hedges do not help, and other tasks share the budget
 	}
 	c := a.selectHedgeServer(a.candidates)
-	searches := (c == nil || c.attempts > 0) && a.search.canSearch(GluelessNames)
+	searches := (c == nil || c.attempts > 0) && a.search.canStart(GluelessNames)
 	switch {
 	case c == nil && !searches || !a.hedgeBudget.spendToken():
 	case searches:
@@ -410,7 +410,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 	if repeated != nil {
 		q.queryOptions = *repeated
 	}
-	if c.slow && len(a.candidates) == 1 && a.search.canSearch(GluelessNames) {
+	if c.slow && len(a.candidates) == 1 && a.search.canStart(GluelessNames) {
 		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // FindServers may return a faster server
 	}
 	if q.tcp {
@@ -488,7 +488,7 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	}
 	m := q.msg
 	q.msg = nil // it may be large, and abandoned queries keep it reachable
-	a.reportEnd(q, err)
+	a.reportQueryEnd(q, err)
 	switch {
 	case err == nil:
 		if q.hedge {
@@ -566,9 +566,9 @@ func isEDNSRejected(m *dns.Msg) bool {
 	return false
 }
 
-// reportEnd calls Config.OnQueryEnd for a query that has ended with err. It also records whether the query has left
-// this machine.
-func (a *queryLoop) reportEnd(q *query, err error) {
+// reportQueryEnd calls Config.OnQueryEnd for a query that has ended with err. It also records whether the query has
+// left this machine.
+func (a *queryLoop) reportQueryEnd(q *query, err error) {
 	switch {
 	case !q.writtenAt.IsZero():
 		a.outcome.sentAny = true
@@ -580,11 +580,10 @@ func (a *queryLoop) reportEnd(q *query, err error) {
 	}
 }
 
-// addServers adds the servers that a search has found to the candidates; x is the result of the search. If the task
-// needs a server, or if the hedge budget has paid for the search, it queries one of them.
-//
-// If all found addresses are known or not allowed, it starts another search.
-func (a *queryLoop) addServers(x searchResult) {
+// addFoundServers adds the servers of the search result x to the candidates. If the task needs a server, or if the
+// hedge budget has paid for the search, it queries one of them. If all found addresses are known or not allowed, it
+// starts another search.
+func (a *queryLoop) addFoundServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
 	a.candidates = a.addCandidates(a.Task, a.zoneQtype, a.candidates, x.servers)
@@ -675,13 +674,12 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// abandonQueries ends the task: the task no longer counts as a user of its zone, and no longer waits for a search. Its
-// unfinished queries become losers, whose answers the task does not need. They may continue for a while, to measure the
-// servers.
+// endTask ends the task: the task no longer counts as a user of its zone, and no longer waits for a search.
 //
-// err is the error of the task. The losers are reported to Config.OnQueryEnd with err, or with race.ErrLost if err is
-// nil.
-func (a *queryLoop) abandonQueries(err error) {
+// Its unfinished queries become losers, whose answers the task does not need. They may continue for a while, to measure
+// the servers. err is the error of the task. The losers are reported to Config.OnQueryEnd with err, or with
+// race.ErrLost if err is nil.
+func (a *queryLoop) endTask(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paidByBudget {
 		a.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent

@@ -19,9 +19,8 @@ const (
 	maxAttempts = 3 // maximum number of queries over UDP for one question to one server (RFC 9520 §3.1)
 )
 
-// A candidate is a server to which a task may send its next query, with the properties that determine its preference
-// and timeouts. Only the goroutine of the queryLoop uses it. Pool.mu guards the server and the health to which it
-// points.
+// A candidate is a server for the next query of a task, with the properties that determine its preference and timeouts.
+// Only the goroutine of the queryLoop uses it. Pool.mu guards the server and the health to which it points.
 type candidate struct {
 	*server
 	index                 int               // index in queryLoop.candidates
@@ -137,9 +136,8 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
-// A candidateRank is the preference for one candidate among the servers to which a task may send its next query. Ranks
-// are compared field by field: number of queries, likelihood of an answer, and expected round trip time. In each field,
-// the lower value is preferred.
+// A candidateRank is the preference for one candidate. Ranks are compared field by field: number of queries, likelihood
+// of an answer, and expected round trip time. In each field, the lower value is preferred.
 type candidateRank struct {
 	round          int // number of queries to the server; increased by 1 if it is unlikely to answer, and by 2 if it is avoided
 	class          serverClass

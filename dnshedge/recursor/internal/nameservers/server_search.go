@@ -35,10 +35,10 @@ type searchResult struct {
 	scope   SearchScope
 }
 
-// canSearch reports whether a search for further servers with the scope e may start. It is false while a search is
+// canStart reports whether a search for further servers with the scope e may start. It is false while a search is
 // running, and after maxSearches searches. It is also false if a search with the same or a wider scope has found no
 // servers.
-func (s *serverSearch) canSearch(e SearchScope) bool {
+func (s *serverSearch) canStart(e SearchScope) bool {
 	return s.findServers != nil && e > s.exhaustedScope && !s.running && s.calls < maxSearches
 }
 
@@ -50,7 +50,7 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	if s.running {
 		return true
 	}
-	if !s.canSearch(e) {
+	if !s.canStart(e) {
 		return false
 	}
 	f := s.pool

@@ -100,7 +100,7 @@ var ErrNoHedgeBudget = errors.New("recursor: hedge budget is empty")
 var ErrNoServers = errors.New("recursor: no server answers")
 
 // A LocalError is the error of a task if no query could leave this machine. For example, the machine has no network or
-// no free file descriptor. It wraps ErrNoServers and the cause. It says nothing about the zone or its servers.
+// no free file descriptor. It wraps ErrNoServers and the cause. It does not concern the zone or its servers.
 type LocalError struct{ err error }
 
 func (e *LocalError) Error() string   { return "recursor: no query can be sent: " + e.err.Error() }

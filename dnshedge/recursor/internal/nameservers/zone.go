@@ -115,8 +115,8 @@ type lameRecord struct {
 // maxFailures is the number of consecutive names with ErrFailed after which a server is lame.
 const maxFailures = 4
 
-// isLameFor reports whether other servers are preferred for a name at the time now. That is so if the server is lame
-// for the zone, or has refused the name.
+// isLameFor reports whether other servers are preferred for a name at the time now: the server is lame for the zone, or
+// has refused the name.
 func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }

@@ -29,16 +29,16 @@ import (
 // ErrCycle is the error of a wait that would close a cycle in the Graph.
 var ErrCycle = errors.New("recursor: the lookup of a server name depends on itself")
 
-// A Graph is the wait-for graph of running lookups: it records which lookup waits for which, so that no cycle arises.
-// Its nodes are the Flights of the lookups. The zero value has none. A Graph is safe for concurrent use.
+// A Graph is the wait-for graph of running lookups: it records which lookup waits for which, and refuses waits that
+// would close a cycle. Its nodes are the Flights of the lookups. The zero value has none. A Graph is safe for
+// concurrent use.
 type Graph struct {
 	mu sync.Mutex // guards the Groups of the Graph, and their Flights and Nodes
 }
 
 // A Node stands for a running lookup, a Flight, in the Graph. Its edges lead to the other Flights that the lookup waits
-// for; a wait that would close a cycle is refused. The mutex of the Graph guards the fields.
-//
-// A nil *Node stands for a client's question, for which no Flight can wait.
+// for. The mutex of the Graph guards the fields. A nil *Node stands for a client's question, for which no Flight can
+// wait.
 type Node struct {
 	waitsFor map[*Node]waitCount // number of waits of this Node, by the Node that it waits for
 	isNeeded bool                // a client's question waits for the Node, directly or through other Nodes, and not only as a hedge
@@ -47,24 +47,24 @@ type Node struct {
 // A waitCount is the number of waits of one Node for another (all), and the number of hedges among them (hedges).
 type waitCount struct{ all, hedges int }
 
-// A Wait describes the wait of one caller for the result of one running lookup: the caller, whether the wait is a hedge,
-// and for how long.
+// A Wait is the wait of one caller for the result of one running lookup: the caller, whether the wait is a hedge, and
+// its deadline.
 type Wait struct {
 	By    *Node     // caller: a Flight, or nil for a client's question
 	Hedge bool      // the result is useful only because a server is late
-	Until time.Time // time until which the caller waits for late servers; see Group.LatestUntil
+	Until time.Time // time until which the caller waits for late servers; see Group.LatestDeadline
 }
 
-// IsNeeded reports whether a client's question needs the result of n, and not only as a hedge. Once it is true, it
-// remains so, even if the caller leaves. n must not be nil.
+// IsNeeded reports whether the result of n is necessary for a client's question: an unbroken chain of waits without
+// hedges leads from the question to n. Once it is true, it remains so, even if the caller leaves. n must not be nil.
 func (g *Graph) IsNeeded(n *Node) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return n.isNeeded
 }
 
-// PromoteHedges turns the waits of n as a hedge into ordinary waits, because n now needs the results. If a client's
-// question needs n, it then needs those results too. n must not be nil.
+// PromoteHedges turns the hedges among the waits of n into ordinary waits, because n now needs their results. If a
+// client's question needs n, it then needs these results too. n must not be nil.
 func (g *Graph) PromoteHedges(n *Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -107,8 +107,9 @@ func (n *Node) hasPathTo(other *Node, visited map[*Node]bool) bool {
 	return false
 }
 
-// A Flight is the part of a running lookup that its callers share. It is also the Node of the lookup in the Graph. Each
-// lookup type embeds a Flight and adds its own results. K is the type of the Group's keys.
+// A Flight is the shared part of a running lookup whose result several callers wait for (single flight). It is also the
+// Node of the lookup in the Graph. Each lookup type embeds a Flight and adds its own results. K is the type of the
+// Group's keys.
 //
 // If the caller sets Cancel, it is called when the last caller has left before the end, with the cause of the caller's
 // context. It must not use the Graph.
@@ -118,8 +119,8 @@ type Flight[K comparable] struct {
 	until time.Time // latest Wait.Until of all callers
 }
 
-// waitingFlight returns f. Through it, a Group gets the Flight that a lookup embeds.
-func (f *Flight[K]) waitingFlight() *Flight[K] { return f }
+// embeddedFlight returns f. Through it, a Group gets the Flight that a lookup embeds.
+func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
 
 // addWait records that the caller w waits for the lookup f, as an edge of the Graph. The caller must hold the mutex of
 // the Graph.
@@ -148,7 +149,7 @@ func (f *Flight[K]) addWait(w Wait) {
 // A lookupType is a pointer to the type of a lookup, which embeds a Flight[K].
 type lookupType[K comparable] interface {
 	flight.Operation[K]
-	waitingFlight() *Flight[K]
+	embeddedFlight() *Flight[K]
 }
 
 // A Group has the running lookups of one kind, by key. F is a pointer to a type that embeds a Flight[K]. A Group is safe
@@ -182,10 +183,10 @@ func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(need
 			return f, false, err
 		}
 		g.running[k], started = f, true
-	case w.By != nil && f.waitingFlight().hasPathTo(w.By, make(map[*Node]bool)):
+	case w.By != nil && f.embeddedFlight().hasPathTo(w.By, make(map[*Node]bool)):
 		return f, false, ErrCycle
 	}
-	f.waitingFlight().addWait(w)
+	f.embeddedFlight().addWait(w)
 	return f, started, nil
 }
 
@@ -193,7 +194,7 @@ func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(need
 func (g *Group[K, F]) JoinAlone(f F, w Wait) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	f.waitingFlight().addWait(w)
+	f.embeddedFlight().addWait(w)
 }
 
 // Await waits until the lookup f has ended (Finish), and returns nil. If ctx ends first, it returns the cause of ctx.
@@ -201,7 +202,7 @@ func (g *Group[K, F]) JoinAlone(f F, w Wait) {
 // and later callers do not join it.
 func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) (err error) {
 	select {
-	case <-f.waitingFlight().Done:
+	case <-f.embeddedFlight().Done:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -215,7 +216,7 @@ func (g *Group[K, F]) Leave(f F, w Wait, cause error) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
 	if w.By != nil { // remove the edge that addWait has added
-		n := &f.waitingFlight().Node
+		n := &f.embeddedFlight().Node
 		count := w.By.waitsFor[n]
 		count.all--
 		count.hedges = min(count.hedges, count.all)
@@ -233,13 +234,13 @@ func (g *Group[K, F]) Finish(f F, setResult func(shared bool)) {
 	shared := g.running.RemoveOperation(f)
 	g.graph.mu.Unlock()
 	setResult(shared)
-	close(f.waitingFlight().Done)
+	close(f.embeddedFlight().Done)
 }
 
-// LatestUntil returns the time until which f should wait for late servers: the latest Wait.Until of all its callers. It
-// can become later when another caller joins.
-func (g *Group[K, F]) LatestUntil(f F) time.Time {
+// LatestDeadline returns the time until which f should wait for late servers: the latest Wait.Until of all its callers.
+// It can become later when another caller joins.
+func (g *Group[K, F]) LatestDeadline(f F) time.Time {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
-	return f.waitingFlight().until
+	return f.embeddedFlight().until
 }

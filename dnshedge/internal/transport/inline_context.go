@@ -1,0 +1,171 @@
+package transport
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// An InlineContext is a cancellable context.Context that can be a field of another struct, which saves a dozen
+// allocations for each query. It ends when End is called, when its parent ends, or at its deadline. Begin must be
+// called before use, and End or Cancel afterwards. It must not be copied.
+type InlineContext struct {
+	parent       context.Context // the context from which the context is derived
+	end          time.Time       // the context's own deadline; zero: only the parent may have a deadline
+	timer        *time.Timer     // ends the context at its own deadline; nil: it has none
+	stopWatching func() bool     // undoes context.AfterFunc of the parent; nil: the parent is an InlineContext or never ends
+
+	mu            sync.Mutex     // guards the fields below
+	err           error          // result of Err; nil: the context has not ended
+	cause         error          // cause of the end; nil: the context has not ended
+	done          chan struct{}  // result of Done; nil: Done was not called
+	listeners     []endListener  // called when the context ends
+	watcherBuffer [2]endListener // initial memory for listeners
+}
+
+var _ context.Context = (*InlineContext)(nil)
+
+// An endListener receives the end of an InlineContext by endWith. err and cause are the results of Err and
+// context.Cause. The InlineContext is locked during the call, so endWith must not block or use it.
+type endListener interface{ endWith(err, cause error) }
+
+// Begin starts the context, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 means
+// no timeout.
+func (s *InlineContext) Begin(parent context.Context, timeout time.Duration) {
+	s.parent = parent
+	s.listeners = s.watcherBuffer[:0]
+	if timeout > 0 {
+		end := time.Now().Add(timeout)
+		if at, ok := parent.Deadline(); !ok || end.Before(at) {
+			s.end = end
+			s.timer = time.AfterFunc(timeout, func() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) })
+		}
+	}
+	if p, ok := parent.(*InlineContext); ok {
+		p.addListener(s)
+	} else if parent.Done() != nil {
+		s.stopWatching = context.AfterFunc(parent, func() { s.endWith(parent.Err(), context.Cause(parent)) })
+	}
+}
+
+// End ends the context with the error context.Canceled and the given cause, unless it has already ended. It also
+// releases the timer and the registration with the parent. A nil cause means context.Canceled.
+func (s *InlineContext) End(cause error) {
+	if cause == nil {
+		cause = context.Canceled
+	}
+	s.endWith(context.Canceled, cause)
+	if p, ok := s.parent.(*InlineContext); ok {
+		p.removeListener(s)
+	} else if s.stopWatching != nil {
+		s.stopWatching()
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}
+
+// Cancel ends the context with the error and the cause context.Canceled.
+func (s *InlineContext) Cancel() { s.End(nil) }
+
+// endWith ends the context with the given error and cause, and calls its listeners. Further calls have no effect. It
+// implements endListener, so that a derived InlineContext ends with its parent.
+func (s *InlineContext) endWith(err, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	s.err, s.cause = err, cause
+	if s.done != nil {
+		close(s.done)
+	}
+	for _, w := range s.listeners {
+		w.endWith(err, cause)
+	}
+	s.listeners = nil
+}
+
+// addListener registers w, whose endWith is called when the context ends, or at once if it has already ended.
+func (s *InlineContext) addListener(w endListener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		w.endWith(s.err, s.cause)
+		return
+	}
+	s.listeners = append(s.listeners, w)
+}
+
+// removeListener undoes addListener. It returns false if w is not registered, for example because the context has ended
+// and called it.
+func (s *InlineContext) removeListener(w endListener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.Index(s.listeners, w)
+	if i >= 0 {
+		s.listeners = slices.Delete(s.listeners, i, i+1)
+	}
+	return i >= 0
+}
+
+// Deadline implements context.Context. It returns the deadline of Begin, or the parent's if there is none.
+func (s *InlineContext) Deadline() (time.Time, bool) {
+	if s.timer != nil {
+		return s.end, true
+	}
+	return s.parent.Deadline()
+}
+
+// Done implements context.Context. The first call creates the channel, because most contexts need none.
+func (s *InlineContext) Done() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.done == nil {
+		s.done = make(chan struct{})
+		if s.err != nil {
+			close(s.done)
+		}
+	}
+	return s.done
+}
+
+// Err implements context.Context. It returns nil until the context has ended, and then context.Canceled,
+// context.DeadlineExceeded, or the error of the parent.
+func (s *InlineContext) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Value implements context.Context. It returns the parent's value.
+func (s *InlineContext) Value(key any) any { return s.parent.Value(key) }
+
+// AfterFunc registers f, which is called in a goroutine of its own when the context ends. stop undoes that; it returns
+// false if f was called already or stop was called before.
+//
+// It is an optional method that context.AfterFunc and context.WithCancel use. Without it, they would start a goroutine
+// for each derived context.
+func (s *InlineContext) AfterFunc(f func()) (stop func() bool) {
+	w := &afterFuncListener{f}
+	s.addListener(w)
+	return func() bool { return s.removeListener(w) }
+}
+
+// An afterFuncListener is an endListener that calls f in a new goroutine.
+type afterFuncListener struct{ f func() }
+
+func (a *afterFuncListener) endWith(error, error) { go a.f() }
+
+// contextCause returns the cause of the end of ctx, or nil if ctx has not ended. Unlike context.Cause, it also returns
+// the cause of an InlineContext, for which context.Cause returns only ctx.Err().
+func contextCause(ctx context.Context) error {
+	s, ok := ctx.(*InlineContext)
+	if !ok {
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause
+}
