@@ -384,7 +384,7 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // recursor.Resolver, gets no options. A server that does not understand EDNS is asked again without EDNS, and so
 // without DO, AD, CD and options.
 //
-// As with dns.Client, a response with a failure code is no error. Errors of an exchange are of type *Error and wrap
+// As with dns.Client, a response with a failure code is not an error. Errors of an exchange are of type *Error and wrap
 // their cause. The cause is unchanged if it is the error of a context.
 //
 // A message whose opcode is not QUERY, such as an update or a notification, is sent once and unchanged except for its

@@ -36,7 +36,7 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 		if untracked || err != nil {
 			return conn, err
 		}
-		return n.trackReturned(ctx, conn, ip.Unmap()), nil
+		return n.trackByAddress(ctx, conn, ip.Unmap()), nil
 	}
 	h, err := n.acquireKnownHost(ctx, name, want, false)
 	if err != nil {
@@ -251,10 +251,10 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackReturned tracks the connection c to the IP address ip, if LookupNetIP has returned ip for a host. It returns the
-// wrapper of trackConn, or c itself if no host has the address. ctx has the host of the request if the request was sent
-// through Drain.
-func (n *Names) trackReturned(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
+// trackByAddress tracks the connection c to the IP address ip, if LookupNetIP has returned ip for a host. It returns
+// the wrapper of trackConn, or c itself if no host has the address. ctx has the host of the request if the request was
+// sent through Drain.
+func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostContextKey{}).(string)
 	n.init()
 	n.mu.Lock()

@@ -282,10 +282,11 @@ func (n *Names) isClosed() bool {
 
 // acquireKnownHost returns the state of a host that has known addresses. It starts a lookup if one is due, and waits
 // for the lookup as long as useful. If all is true, it waits for the addresses of all families in want, and otherwise
-// for those of any family. If the host has addresses already, it waits at most one second (lookupPatience), and not at
-// all after a failed lookup.
+// for those of any family.
 //
-// It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call releaseHost.
+// If the host has addresses already, it waits at most one second (lookupPatience), and not at all after a failed
+// lookup. It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call
+// releaseHost.
 func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {

@@ -75,8 +75,10 @@ const QuestionTimeout = 4500 * time.Millisecond
 
 // WithQuestionDeadline returns a context for answering a client's question, and its time limit. The limit is
 // QuestionTimeout, or nine tenths of the time until the deadline of ctx if that is shorter. When it expires, the cause
-// of the context is timeoutErr. The context also ends when life ends, the context of the resolver, with the cause
-// net.ErrClosed. The caller must call stop to release resources.
+// of the context is timeoutErr.
+//
+// The context also ends when life ends, the context of the resolver, with the cause net.ErrClosed. The caller must call
+// stop to release resources.
 func WithQuestionDeadline(ctx, life context.Context, timeoutErr error) (_ context.Context, limit time.Duration, stop func()) {
 	limit = QuestionTimeout
 	if end, ok := ctx.Deadline(); ok {

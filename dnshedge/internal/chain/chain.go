@@ -17,8 +17,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/aggressive"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
-	"github.com/gohedge/hedge/dnshedge/internal/ranges"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
@@ -109,7 +109,7 @@ type Config struct {
 type Validator struct {
 	conf       Config
 	anchors    trustAnchors
-	aggressive *ranges.Cache // verified proofs, for synthesis of answers (RFC 8198)
+	aggressive *aggressive.Cache // verified proofs, for synthesis of answers (RFC 8198)
 	Counts     Counters
 
 	mu         sync.Mutex            // guards the following fields, except the contents of rootKeyStatus
@@ -124,7 +124,7 @@ func NewValidator(conf Config) *Validator {
 	if conf.IsLocalError == nil {
 		conf.IsLocalError = func(error) bool { return false }
 	}
-	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: ranges.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*keyEntry), lookups: make(map[string]*keyLookup)}
+	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: aggressive.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*keyEntry), lookups: make(map[string]*keyLookup)}
 }
 
 // Policy returns the validation policy of the Config. Each validate.Validation that is passed to the Validator must

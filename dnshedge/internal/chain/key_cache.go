@@ -605,8 +605,8 @@ func (c *Validator) inheritFromParent(z *Zone) *keyEntry {
 	return inheritUnlessSecure(c.applicableEntry(z.Parent, time.Now()))
 }
 
-// inheritFromUncachedParent does the same as inheritFromParent, but looks the status of the parent zone up if the cache does
-// not have it. If that fails because of a local error or a limit, it returns the entry of this failure.
+// inheritFromUncachedParent is like inheritFromParent, but looks up the status of the parent zone if the cache does not
+// have it. If that fails because of a local error or a limit, it returns the entry of this failure.
 func (c *Validator) inheritFromUncachedParent(ctx context.Context, b WorkBudget, z *Zone) *keyEntry {
 	if c.isIsland(z) {
 		return nil

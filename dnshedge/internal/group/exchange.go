@@ -322,7 +322,7 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	r.backOff(now)
 	best := x.selection.selectServer()
 	server, isPaid := x.selection.selectAffordableServer(r.count == 0)
-	x.selection.recordMisses(now)
+	x.selection.recordUnansweredQueries(now)
 	if !isPaid {
 		r.postponedUntil = now.Add(alignTimer(max(minRTO, now.Sub(r.lastSent)/2)))
 		x.selection.servers.ProbeUnhealthy(now, x.query, nil) // a server that works again needs no budget
@@ -418,12 +418,12 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r attemptReply, err error) {
 			err = errNoAnswer
 		} else if a.Err() != nil {
 			// Time ran out, or another attempt won.
-			if time.Since(start) >= s.missDelay() {
-				s.recordMiss(x.query, start)
+			if time.Since(start) >= s.unansweredDelay() {
+				s.recordUnanswered(x.query, start)
 			}
 			return attemptReply{}, x.recordPrimaryError(n, s, err)
 		} else if !localerror.IsLocal(err) {
-			s.recordMiss(x.query, start)
+			s.recordUnanswered(x.query, start)
 		}
 		var ok bool
 		if i, earlier, ok = x.failOver(n, s, answer, err); ok {

@@ -21,7 +21,7 @@ func Named(name string) *wire.Query {
 }
 
 // Miss records that a question about name, sent at the given time, had no response.
-func (z *Zones) Miss(name string, sent time.Time) { z.recordMiss(Named(name), sent, time.Now()) }
+func (z *Zones) Miss(name string, sent time.Time) { z.recordUnanswered(Named(name), sent, time.Now()) }
 
 // Answer records that a question about name was answered.
 func (z *Zones) Answer(name string) { z.AnswerTo(Named(name)) }

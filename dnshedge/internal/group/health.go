@@ -100,8 +100,8 @@ func (h *health) recordAnyResponse() {
 const rejectionLifetime = time.Minute
 
 // A rejectionSpan holds the times of the first and the last rejection in a series of rejections by one server. A
-// rejection is a refused or closed connection, or HTTP status 429 or 503. Both times are zero if there was no rejection
-// since the last DNS response of the server.
+// rejection is a refused or closed connection, or HTTP status 429 or 503. Both times are zero if the server has sent a
+// DNS response since its last rejection.
 type rejectionSpan struct{ first, last time.Time } // zero: there are none
 
 // recordRejection records that the server has just refused or closed a connection, or asked for less load by HTTP status
@@ -324,12 +324,12 @@ func (s *answerRate) hasAnsweredMost(q *wire.Query) bool {
 }
 
 // silentZones records the DNS domains about which one server is silent: it leaves questions about their names
-// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains
-// must not count against the resolver, and must not take time from other servers.
+// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains must
+// not count against the resolver, and must not take time from other servers.
 //
-// An unanswered question does not show which domain is dead. So it counts as a miss for each domain that contains
-// its name, and an answer resets each of these domains. The server is silent about a domain after misses for three
-// different children of the domain in a row (minSilentChildren).
+// An unanswered question does not show which domain is dead. It therefore counts for each domain that contains its
+// name, and an answer resets each of these domains. The server is silent about a domain after unanswered questions for
+// three different children of the domain in a row (minSilentChildren).
 //
 // The zero value is ready. It is safe for concurrent use.
 type silentZones struct {
@@ -443,10 +443,10 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setMisses sets the number of misses of a domain: the number of its children with unanswered questions in a row. At
-// three misses (minSilentChildren), it moves the domain to the list of silent domains, and below three to the list of
-// suspect domains. The caller must hold mu.
-func (z *silentZones) setMisses(zone *suspectZone, misses int) {
+// setUnansweredCount sets the number of children of a domain with unanswered questions in a row. At three
+// (minSilentChildren), it moves the domain to the list of silent domains, and below three to the list of suspect
+// domains. The caller must hold mu.
+func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses
 		return
@@ -456,11 +456,10 @@ func (z *silentZones) setMisses(zone *suspectZone, misses int) {
 	z.addZone(zone)
 }
 
-// recordMiss records that the question q has no response. q was sent at the time sent, and now is the present time.
-//
-// It returns the time since which the server has been silent about a domain that contains the name of q. If there are
+// recordUnanswered records that the question q, sent at the time sent, has no response. now is the present time. It
+// returns the time since which the server has been silent about a domain that contains the name of q. If there are
 // several such domains, the earliest time counts. It returns zero if the server is silent about none of them.
-func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time.Time) {
+func (z *silentZones) recordUnanswered(q *wire.Query, sent, now time.Time) (since time.Time) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if z.byHash == nil {
@@ -478,7 +477,7 @@ func (z *silentZones) recordMiss(q *wire.Query, sent, now time.Time) (since time
 		one.lastMiss = now
 		if !one.isSilent() && !one.lastAnswer.After(sent) && !slices.Contains(one.missedChildren[:one.misses], l.child) {
 			one.missedChildren[one.misses] = l.child
-			z.setMisses(one, one.misses+1)
+			z.setUnansweredCount(one, one.misses+1)
 			if one.isSilent() {
 				one.silentSince = now
 			}
@@ -508,7 +507,7 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 			z.removeZone(one)
 			continue
 		}
-		z.setMisses(one, 0)
+		z.setUnansweredCount(one, 0)
 		one.silentSince, one.lastAnswer = time.Time{}, now
 	}
 }

@@ -55,12 +55,12 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
 
-// missDelay returns the time after which an unanswered query counts as a miss. After a few misses in a row, the server
-// counts as silent.
+// unansweredDelay returns the time after which a query counts as unanswered. After a few unanswered queries in a row,
+// the server counts as silent.
 //
-// The delay is the loss delay, but at least 10 ms, or 2 ms for a server on this machine. So a short MinDelay makes
+// It is the loss delay, but at least 10 ms, or 2 ms for a server on this machine. A short MinDelay therefore makes
 // hedges start early, but does not make a server silent that is a few milliseconds late.
-func (l *latencyEstimator) missDelay() time.Duration { return max(l.lossDelay(), l.minMissDelay) }
+func (l *latencyEstimator) unansweredDelay() time.Duration { return max(l.lossDelay(), l.minMissDelay) }
 
 // slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for
 // hedging every query that is still unanswered after that delay. It is 100 ms (initialDelay) until enough responses

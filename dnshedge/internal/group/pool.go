@@ -253,7 +253,7 @@ func (h *Hedging) PolicyConfig() policy.Config {
 }
 
 // The default minimums of hedge delays. An unanswered query is never a miss before this time (see
-// latencyEstimator.missDelay).
+// latencyEstimator.unansweredDelay).
 const (
 	DefaultMinDelay      = 10 * time.Millisecond
 	DefaultLocalMinDelay = 2 * time.Millisecond // for servers on this machine

@@ -145,12 +145,11 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 	return nil, 0, failed
 }
 
-// recordMiss records that the question q had no response. sent is the time at which its query was sent.
-//
-// The miss does not count against the health of the server if the server is silent only about the domain of q. That is
-// so if it has answered other questions since the silence about that domain began.
-func (s *Server) recordMiss(q *wire.Query, sent time.Time) {
-	if since := s.silentZones.recordMiss(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
+// recordUnanswered records that the question q, sent at the time sent, had no response. It does not count against the
+// health of the server if the server is silent only about the domain of q: it has answered other questions since the
+// silence about that domain began.
+func (s *Server) recordUnanswered(q *wire.Query, sent time.Time) {
+	if since := s.silentZones.recordUnanswered(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
 		s.countUnansweredQuery(sent)
 	}
 }
@@ -280,7 +279,9 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 
 // canValidate reports whether a DNSSEC validation failure of the server is credible. A server with a wrong clock or an
 // old trust anchor fails for every name. A server that is failing, or has never answered without a failure, is
-// therefore sent the question for the NS records of the root first. The result is false if that question fails too.
+// therefore sent the question for the NS records of the root first.
+//
+// The result is false if that question fails too.
 func (s *Server) canValidate(ctx context.Context) bool {
 	if s.HasAnswered() && !s.isFailing() {
 		return true

@@ -275,12 +275,12 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	return use.queries - 1
 }
 
-// recordMisses records a miss, a question without response, for each server that has left the last query of this
-// exchange unanswered for too long (see latencyEstimator.missDelay). now is the present time.
-func (s *serverSelection) recordMisses(now time.Time) {
+// recordUnansweredQueries records an unanswered question for each server that has not responded to the last query of
+// this exchange within latencyEstimator.unansweredDelay. now is the present time.
+func (s *serverSelection) recordUnansweredQueries(now time.Time) {
 	for i, server := range s.servers {
-		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.missDelay() {
-			server.recordMiss(s.query, use.lastSent)
+		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.unansweredDelay() {
+			server.recordUnanswered(s.query, use.lastSent)
 		}
 	}
 }

@@ -188,8 +188,8 @@ func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query
 	}
 }
 
-// exchangeInPool does the same as Exchange, over the connection of the pool l. If the connection ends, and q was
-// probably not the reason, it sends q again.
+// exchangeInPool is like Exchange, but uses the connection of the pool l. If the connection ends, and q was probably
+// not the reason, it sends q again.
 func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {

@@ -10,8 +10,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 )
 
-// kernelRTT returns the smoothed round trip time of c as measured by the kernel. It returns 0 if c is no TCP
-// connection, and on systems other than Linux.
+// kernelRTT returns the smoothed round trip time of c as measured by the kernel. It returns 0 for a connection other
+// than TCP, and on systems other than Linux.
 func kernelRTT(c net.Conn) time.Duration {
 	if w, ok := c.(*usercode.Conn); ok {
 		c = w.NetConn()

@@ -7,6 +7,6 @@ import (
 	"time"
 )
 
-// kernelRTT returns the smoothed round trip time of c as measured by the kernel. It returns 0 if c is no TCP
-// connection, and on systems other than Linux.
+// kernelRTT returns the smoothed round trip time of c as measured by the kernel. It returns 0 for a connection other
+// than TCP, and on systems other than Linux.
 func kernelRTT(net.Conn) time.Duration { return 0 }

@@ -59,8 +59,9 @@ type Transport interface {
 
 // A QueryPath records the connection of a query, by which the sender distinguishes a slow query from a lost one. If the
 // connection carries responses to other queries, this query is only slow. If it carries none, the connection may be
-// dead, even while other connections to the server work. The zero value has no connection. It is safe for concurrent
-// use.
+// dead, even while other connections to the server work.
+//
+// The zero value has no connection. It is safe for concurrent use.
 type QueryPath struct {
 	// lastAnswer points to the connection's time of the last response, in Unix nanoseconds. It is nil if the query uses no
 	// shared connection.

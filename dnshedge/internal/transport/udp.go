@@ -467,12 +467,12 @@ func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	return q.WithRandomCase(), g.cookie
 }
 
-// verifyCookie checks the cookie of the response a, and stores a new server cookie. sent is the cookie that the query
-// had. The error is nil if the cookie of a is correct. It is also nil if a has no cookie and the query had no server
-// cookie.
-//
-// The error is errCookie if the client cookie is wrong. It is errUnverified if the server has returned cookies before
-// and now does not. It is errTruncated for the code BADCOOKIE, so that the question is sent over TCP.
+// verifyCookie checks the cookie of the response a, and stores a new server cookie. sent is the cookie of the query.
+// The result is
+//   - nil if the cookie is correct, or if a has none and the query had no server cookie;
+//   - errCookie if the client cookie is wrong;
+//   - errUnverified if a has none although the server has returned cookies before;
+//   - errTruncated for the code BADCOOKIE, so that the question is sent over TCP.
 func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {

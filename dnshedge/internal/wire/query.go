@@ -621,8 +621,10 @@ func selectFlag(on bool, flag uint16) uint16 {
 }
 
 // AppendFailure appends to b a response to q without records, which reports a failure to the client. It returns the
-// extended slice. The response has the response code rcode and at most limit bytes. If the client uses EDNS, the
-// response has an OPT record. It holds the upper bits of rcode, and the extended errors errs as far as they fit.
+// extended slice. The response has the response code rcode and at most limit bytes.
+//
+// If the client uses EDNS, the response has an OPT record. It holds the upper bits of rcode, and the extended errors
+// errs as far as they fit.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = q.appendHeaderAndQuestion(b, q.ID, q.responseFlags(flagQR|flagRA|uint16(rcode&15)))

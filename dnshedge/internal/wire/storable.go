@@ -20,7 +20,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 	seen := labelTablePool.Get().(*labelTable)
 	defer labelTablePool.Put(seen)
 	clear(seen.labelOffsets[:min(len(b)/64+1, len(seen.labelOffsets))])
-	off, _, ok := seen.readName(b, HeaderLen)
+	off, _, ok := seen.checkName(b, HeaderLen)
 	if !ok || off+4 > len(b) {
 		return 0, false
 	}
@@ -32,7 +32,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 			return
 		}
 		n++
-		_, compressed, whole := seen.readName(b, r.name)
+		_, compressed, whole := seen.checkName(b, r.name)
 		data := r.ttl + 6
 		l, laidOut := dataLayouts[r.typ]
 		switch {
@@ -42,7 +42,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 		case r.typ == dns.TypeNXT: // the data after the name may be unreadable
 			ok = false
 		case laidOut:
-			ok = r.class == dns.ClassINET && l.matchesRecord(b, r) && seen.readRData(b, data+l.before, l)
+			ok = r.class == dns.ClassINET && l.matchesRecord(b, r) && seen.checkRData(b, data+l.before, l)
 		default:
 			ok = (len(r.data) > 0 || !requiresData(r.typ)) && isSelfContained(r)
 		}
@@ -76,12 +76,10 @@ type labelTable struct {
 // labelTablePool holds unused labelTables, each of which takes 10 KiB. The user must clear labelOffsets.
 var labelTablePool = sync.Pool{New: func() any { return new(labelTable) }}
 
-// readName checks the name at the offset off of b, and records its labels. end is the offset after the name. compressed
-// is true if the name ends with a compression pointer.
-//
-// ok is false if the name is malformed or too long, or has a compression pointer that does not refer to a recorded
-// label.
-func (s *labelTable) readName(b []byte, off int) (end int, compressed, ok bool) {
+// checkName checks the name at the offset off of b, and records its labels. end is the offset after the name.
+// compressed is true if the name ends with a compression pointer. ok is false if the name is malformed or too long, or
+// has a compression pointer that does not refer to a recorded label.
+func (s *labelTable) checkName(b []byte, off int) (end int, compressed, ok bool) {
 	size, start := 0, off
 	for off < len(b) {
 		n := int(b[off])
@@ -120,16 +118,16 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// readRData checks the names in the data of a record, and records their labels. off is the offset in b of the first
+// checkRData checks the names in the data of a record, and records their labels. off is the offset in b of the first
 // string or name of that data, whose layout is l. It returns false if a name is invalid. matchesRecord must have
 // accepted the data.
-func (s *labelTable) readRData(b []byte, off int, l dataLayout) (ok bool) {
+func (s *labelTable) checkRData(b []byte, off int, l dataLayout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
 	}
 	ok = true
 	for range l.names {
-		if off, _, ok = s.readName(b, off); !ok {
+		if off, _, ok = s.checkName(b, off); !ok {
 			return false
 		}
 	}

@@ -65,8 +65,8 @@ const (
 	groupCount // number of groups
 )
 
-// groupQtype returns the qtypeGroup to which the query type qtype belongs.
-func groupQtype(qtype uint16) qtypeGroup {
+// qtypeGroupOf returns the qtypeGroup of the query type qtype.
+func qtypeGroupOf(qtype uint16) qtypeGroup {
 	switch qtype {
 	case dns.TypeA:
 		return groupA

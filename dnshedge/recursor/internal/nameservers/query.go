@@ -182,7 +182,7 @@ func (q *query) tryAcquireSlots() bool {
 		if p.used >= p.max {
 			q.evictQuery(p.semaphore)
 		}
-		if !p.isFree(p.max) {
+		if !p.hasFreeSlot(p.max) {
 			return false
 		}
 	}

@@ -41,7 +41,7 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	if err != nil {
 		return nil, err
 	}
-	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed(), group: groupQtype(t.Type)}
+	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed(), group: qtypeGroupOf(t.Type)}
 	a.inbox.wake = make(chan struct{}, 1)
 	a.search = serverSearch{pool: f, findServers: t.FindServers}
 	if err := a.registerWithZone(); err != nil {
@@ -98,12 +98,12 @@ type queryLoop struct {
 	done       chan struct{} // closed when the task ends; nil until a query waits for a slot
 	inbox      eventQueue
 	search     serverSearch
-	outcome    loopOutcome
+	outcome    taskEvents
 }
 
-// A loopOutcome records events of a task, such as a received response or a local error. failTask derives the error of
-// the task from them.
-type loopOutcome struct {
+// A taskEvents records events of a task, for example a received response or a local error. failTask derives the error
+// of the task from them.
+type taskEvents struct {
 	sentAny     bool  // a query has left this machine
 	localErr    error // error of a query that could not be sent; nil if there is none
 	gotResponse bool  // a response was received
@@ -378,7 +378,7 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	now := a.elapsed()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if why != reasonHedge && why != reasonRepeat && !c.slots.isFree(a.maxPerServer) {
+	if why != reasonHedge && why != reasonRepeat && !c.slots.hasFreeSlot(a.maxPerServer) {
 		c = a.selectServer(a.candidates, now)
 	}
 	q := a.newQuery(c, why, repeated)

@@ -177,7 +177,7 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	r := candidateRank{round: c.attempts, expectedRTT: c.expectedRTT, rttvar: c.rtt.RTTVAR}
 	switch {
-	case !c.slots.isFree(f.maxPerServer):
+	case !c.slots.hasFreeSlot(f.maxPerServer):
 		r.class = classFull
 	case c.lame:
 		r.class = classLame

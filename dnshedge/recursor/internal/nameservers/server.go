@@ -150,13 +150,14 @@ type waiter struct {
 	next     *waiter
 }
 
-// isFree reports whether a query gets a slot at once: fewer than max slots are in use, and no query waits for a slot.
-func (s *semaphore) isFree(max int32) bool { return s.used < max && s.last == nil }
+// hasFreeSlot reports whether a query gets a slot at once: fewer than max slots are in use, and no query waits for a
+// slot.
+func (s *semaphore) hasFreeSlot(max int32) bool { return s.used < max && s.last == nil }
 
 // acquireOrEnqueue acquires one of max slots and returns nil. If no slot is free, it appends a waiter to the queue and
 // returns the waiter.
 func (s *semaphore) acquireOrEnqueue(max int32) *waiter {
-	if s.isFree(max) {
+	if s.hasFreeSlot(max) {
 		s.used++
 		return nil
 	}

@@ -1,4 +1,4 @@
-package ranges_test
+package aggressive_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gohedge/hedge/dnshedge/internal/ranges"
+	"github.com/gohedge/hedge/dnshedge/internal/aggressive"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/internal/signer"
 )
@@ -46,19 +46,19 @@ func (z *zone) record(t testing.TB, line string) *validate.RRset {
 }
 
 // learn has a range between two labels kept, and the SOA record.
-func (z *zone) learn(t testing.TB, r *ranges.Cache, from, to string, at time.Time) {
+func (z *zone) learn(t testing.TB, r *aggressive.Cache, from, to string, at time.Time) {
 	soa := z.record(t, z.name+" 86400 IN SOA ns. admin. 1 2 3 4 86400")
 	r.VerifyAndAdd(z.work, z.keys, at, []*validate.RRset{soa, z.record(t, fmt.Sprintf("%s.%s 86400 IN NSEC %s.%s A RRSIG NSEC", from, z.name, to, z.name))})
 }
 
-func (z *zone) knows(r *ranges.Cache, label string, at time.Time) bool {
+func (z *zone) knows(r *aggressive.Cache, label string, at time.Time) bool {
 	_, ok := r.Synthesize(z.work, z.name, label+"."+z.name, dns.TypeDS, at)
 	return ok
 }
 
 // A stranger's questions in 100 gaps of a zone, or 100 referrals of a zone, end nothing that was proven before.
 func TestCacheKeepsUnusedRecords(t *testing.T) {
-	r, z := ranges.NewCache(1<<20), newZone(t, "example.")
+	r, z := aggressive.NewCache(1<<20), newZone(t, "example.")
 	r.VerifyAndAdd(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC a.example. NS SOA RRSIG NSEC")}) // covers the wildcard
 	for i := range 100 {
 		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
@@ -77,7 +77,7 @@ func TestCacheRejectsMinimallyCoveringRecords(t *testing.T) {
 		"0p9mhaveqvm6t7vbl5lop2u3t2rp3tom.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM6T7VBL5LOP2U3T2RP3TOO",
 		"0p9mhaveqvm6t7vbl5lvvvvvvvvvvvvv.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM6T7VBL5M0000000000001",
 	} {
-		r, z := ranges.NewCache(1<<20), newZone(t, "example.")
+		r, z := aggressive.NewCache(1<<20), newZone(t, "example.")
 		set := z.record(t, line)
 		assert.False(t, r.IsReusable(set), line)
 		before := r.Bytes()
@@ -91,14 +91,14 @@ func TestCacheRejectsMinimallyCoveringRecords(t *testing.T) {
 		"0p9mhaveqvm6t7vbl5lop2u3t2rp3tom.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM6T7VBL5LOP2U3T2RP3TOM",
 		"0p9mhaveqvm6t7vbl5lop2u3t2rp3tom.example. 86400 IN NSEC3 1 0 0 - 0P9MHAVEQVM7T7VBL5LOP2U3T2RP3TOM",
 	} {
-		r, z := ranges.NewCache(1<<20), newZone(t, "example.")
+		r, z := aggressive.NewCache(1<<20), newZone(t, "example.")
 		assert.True(t, r.IsReusable(z.record(t, line)), line)
 	}
 }
 
 func TestCacheIsBoundedOverManyZones(t *testing.T) {
 	const most = 64 << 10
-	r := ranges.NewCache(most)
+	r := aggressive.NewCache(most)
 	often := newZone(t, "often.")
 	often.learn(t, r, "a", "c", now)
 	at := now
@@ -115,14 +115,14 @@ func TestCacheIsBoundedOverManyZones(t *testing.T) {
 	assert.True(t, r.HasZone("often."), "what is asked for often stays")
 	assert.False(t, r.HasZone("z0."))
 
-	off := ranges.NewCache(0)
+	off := aggressive.NewCache(0)
 	often.learn(t, off, "a", "c", now)
 	assert.False(t, off.HasZone("often."))
 	assert.Zero(t, off.Bytes())
 }
 
 func TestZoneTakesQuarterOfCacheAtMost(t *testing.T) {
-	r, z := ranges.NewCache(64<<10), newZone(t, "example.")
+	r, z := aggressive.NewCache(64<<10), newZone(t, "example.")
 	r.VerifyAndAdd(z.work, z.keys, now, []*validate.RRset{z.record(t, "example. 86400 IN NSEC n000.example. NS SOA RRSIG NSEC")})
 	for i := range 300 {
 		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)

@@ -1,6 +1,6 @@
-// Package ranges caches verified NSEC, NSEC3 and wildcard records of zones and synthesizes answers from them (RFC
+// Package aggressive caches verified NSEC, NSEC3 and wildcard records of zones and synthesizes answers from them (RFC
 // 8198). Package validate evaluates the records. The caller decides whether a zone is trusted.
-package ranges
+package aggressive
 
 import (
 	"strings"
