@@ -313,8 +313,10 @@ func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 }
 
 // findAnswer returns the best entry for a key: an entry for the question, or a proof that the name or an ancestor does
-// not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no entry is usable,
-// the freshness is entryMissing. at is the time of the search by the cache's clock.
+// not exist.
+//
+// A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no entry is usable, the
+// freshness is entryMissing. at is the time of the search by the cache's clock.
 //
 // domain is the length in wire format of the domain of the question's route, or 0. An ancestor above that domain does
 // not count.
@@ -462,8 +464,10 @@ func (c *Cache) markNameExists(key []byte) {
 }
 
 // storeFailure caches a failure of the question q, so that the servers are not queried again at once. a is the failure
-// response. If a is nil, err is the error of the exchange. keep determines how long the failure is cached. from is the
-// origin of the failure. domain is the length in wire format of the domain of q's route, or 0.
+// response. If a is nil, err is the error of the exchange.
+//
+// keep determines how long the failure is cached. from is the origin of the failure. domain is the length in wire
+// format of the domain of q's route, or 0.
 //
 // If the cache has an answer, even an expired one, storeFailure keeps the answer and postpones its refresh. Only a
 // final failure (wire.FinalFailure) replaces an expired answer.

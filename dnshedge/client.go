@@ -3,9 +3,10 @@
 //
 // A [Client] sends a query to the best of a group of equivalent servers. If the
 // answer is late, it sends a hedge: the same question from another socket or over
-// another connection, to another server if possible. The delay after which an answer
-// counts as late is learned (see [Hedge]). A budget limits the hedges to 5 % of the
-// queries.
+// another connection, to another server if possible.
+//
+// The delay after which an answer counts as late is learned (see [Hedge]). A budget
+// limits the hedges to 5 % of the queries.
 //
 // A Client supports UDP, TCP, TLS and HTTPS, keeps connections open, and may have a
 // [Cache]. The module dnshedge/quic adds DNS over QUIC and HTTP/3.

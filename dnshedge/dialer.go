@@ -24,8 +24,9 @@ type Dialer interface {
 
 // CompleteNames returns a Dialer that connects through d, and for which host names with a dot are complete: it adds the
 // final dot, so that resolvers do not append search domains of resolv.conf to them. Names without a dot are unchanged.
-// Nil: a net.Dialer with Go's own resolver, which asks DNS and /etc/hosts only. For example, for the Transport base, which
-// comes from http.DefaultTransport.Clone:
+//
+// Nil: a net.Dialer with Go's own resolver, which asks DNS and /etc/hosts only. For example, for the Transport base,
+// which comes from http.DefaultTransport.Clone:
 //
 //	base.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
 //

@@ -456,8 +456,9 @@ func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	z.addZone(zone)
 }
 
-// recordUnanswered records that the question q, sent at the time sent, has no response. now is the present time. It
-// returns the time since which the server has been silent about a domain that contains the name of q. If there are
+// recordUnanswered records that the question q, sent at the time sent, has no response. now is the present time.
+//
+// It returns the time since which the server has been silent about a domain that contains the name of q. If there are
 // several such domains, the earliest time counts. It returns zero if the server is silent about none of them.
 func (z *silentZones) recordUnanswered(q *wire.Query, sent, now time.Time) (since time.Time) {
 	z.mu.Lock()

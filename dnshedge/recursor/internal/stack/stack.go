@@ -1,7 +1,9 @@
 // Package stack grows a goroutine's stack in advance.
 //
-// A goroutine begins with 2 KiB of stack. When a call does not fit, the runtime doubles the stack and copies every frame on
-// it. Resolving a name needs 8 or 16 KiB. The copies would take 8 % of the processor time of a name that is not cached.
+// A goroutine begins with 2 KiB of stack. When a call does not fit, the runtime doubles the stack and copies every
+// frame on it. Resolving a name needs 8 or 16 KiB. The copies would take 8 % of the processor time of a name that is
+// not cached.
+//
 // Growing the stack at once, while there are few frames, costs almost nothing.
 package stack
 

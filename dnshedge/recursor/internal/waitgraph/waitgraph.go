@@ -8,9 +8,11 @@
 // queries the servers of another zone, whose names may be in the first zone. Two lookups that await each other would both
 // wait until their time limit.
 //
-// A [Graph] therefore records which Flight waits for which. This is the wait-for graph of databases, in which a cycle is
-// a deadlock. [Group.Join] fails with [ErrCycle] if the wait would close a cycle, and the caller must do without the
-// result. So the graph never has a cycle. All Groups whose Flights wait for each other must have the same Graph.
+// A [Graph] therefore records which Flight waits for which. This is the wait-for graph of databases, in which a cycle
+// is a deadlock. [Group.Join] fails with [ErrCycle] if the wait would close a cycle, and the caller must do without the
+// result. So the graph never has a cycle.
+//
+// All Groups whose Flights wait for each other must have the same Graph.
 //
 // The Graph also shows whether a client's question needs a Flight. A wait is a hedge if the result is useful only because
 // a server is late. If only hedges wait for a Flight, directly or through other Flights, the hedge budget pays for its
