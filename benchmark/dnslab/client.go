@@ -30,7 +30,6 @@ type lookupFunc func(ctx context.Context, name string) error
 // contenders start in the environment of their client, which they complete.
 var contenders = append([]lab.Contender[*client, lookupFunc]{
 	{Name: "single", Start: newHedgingStarter(dnshedge.Hedge{Off: true})},
-	{Name: "fixed-10ms", Start: newHedgingStarter(dnshedge.Hedge{Fixed: 10 * time.Millisecond})},
 	{Name: "hedge", Start: newHedgingStarter(dnshedge.Hedge{})},
 	{Name: "miekg", Start: (*client).startMiekg},
 	{Name: "net-resolver", Start: (*client).startNetResolver},

@@ -78,10 +78,9 @@ var FakeTimeRun = bubble.Func[Config, []Row]{Name: "endpointlab", Call: Run}
 
 var contenders = []lab.Contender[*endpointSet, http.RoundTripper]{
 	{Name: "none", Start: func(s *endpointSet) (http.RoundTripper, error) { return s, nil }},
-	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointTransport(s), nil }},
-	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.failoverTransport(s), nil }},
+	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointTransport(), nil }},
+	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.failoverTransport(), nil }},
 	{Name: "hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return hedge.New(s), nil }},
-	{Name: "far-hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointTransport(hedge.New(s)), nil }},
 	{Name: "hedge-endpoints", Start: newEndpointsClient},
 	{Name: "hedge-endpoints-3", Start: newEndpointsClient},
 }
@@ -107,20 +106,19 @@ func cloneForEndpoint(req *http.Request, i int) *http.Request {
 
 func endpointHostName(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
-// lastEndpointTransport returns a transport that sends all requests to the last endpoint of the set through the
-// transport rt.
-func (s *endpointSet) lastEndpointTransport(rt http.RoundTripper) http.RoundTripper {
+// lastEndpointTransport returns a transport that sends all requests to the last endpoint of the set.
+func (s *endpointSet) lastEndpointTransport() http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-		return rt.RoundTrip(cloneForEndpoint(req, len(s.endpoints)-1))
+		return s.RoundTrip(cloneForEndpoint(req, len(s.endpoints)-1))
 	})
 }
 
-// failoverTransport returns a transport that sends a request to the endpoints one after another through the transport
-// rt, until an endpoint answers without an error.
-func (s *endpointSet) failoverTransport(rt http.RoundTripper) http.RoundTripper {
+// failoverTransport returns a transport that sends a request to the endpoints one after another, until an endpoint
+// answers without an error.
+func (s *endpointSet) failoverTransport() http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (resp *http.Response, err error) {
 		for i := range s.endpoints {
-			if resp, err = rt.RoundTrip(cloneForEndpoint(req, i)); err == nil || req.Context().Err() != nil {
+			if resp, err = s.RoundTrip(cloneForEndpoint(req, i)); err == nil || req.Context().Err() != nil {
 				break
 			}
 		}

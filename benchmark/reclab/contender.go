@@ -17,9 +17,8 @@ var contenders = []lab.Contender[environment, *resolver]{
 	{Name: "hedge", Start: newLibraryStarter(recursor.Hedge{})},
 	{Name: "hedge-off", Start: newLibraryStarter(recursor.Hedge{Off: true})},
 	{Name: "hedge-novalidate", Start: newLibraryStarter(recursor.Hedge{})},
-	{Name: "unbound", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundIteratorModule))},
-	{Name: "unbound-stock", Start: newProgramStarter(configureUnbound(unboundIteratorModule))},
-	{Name: "unbound-validate", Start: newProgramStarter(configureUnbound("  discard-timeout: 0\n" + unboundValidatorModule))},
+	{Name: "unbound", Start: newProgramStarter(configureUnbound(unboundIteratorModule))},
+	{Name: "unbound-validate", Start: newProgramStarter(configureUnbound(unboundValidatorModule))},
 	{Name: "named", Start: newProgramStarter(configureNamed("dnssec-validation no;", false))},
 	{Name: "named-validate", Start: newProgramStarter(configureNamed("dnssec-validation yes;", true))},
 	{Name: "pdns", Start: newProgramStarter(configurePowerDNS)},
@@ -32,8 +31,8 @@ var contenders = []lab.Contender[environment, *resolver]{
 var Contenders = lab.NamesOf(contenders)
 
 var (
-	unsignedOnlyContenders = []string{"unbound-stock", "pdns", "kresd", "sdns", "hickory"} // compared only where nothing is signed
-	signedOnlyContenders   = append([]string{"hedge-novalidate"}, validatingPrograms...)   // compared only where zones are signed
+	unsignedOnlyContenders = []string{"pdns", "kresd", "sdns", "hickory"}                // compared only where nothing is signed
+	signedOnlyContenders   = append([]string{"hedge-novalidate"}, validatingPrograms...) // compared only where zones are signed
 )
 
 // ContendersOf returns the names of the contenders that are compared in the scenario with the given name.
@@ -51,16 +50,17 @@ const (
 	unboundValidatorModule = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
-// configureUnbound returns a function that writes the configuration of the resolver unbound. settings has further lines
-// of the configuration, for example to change the time of 1.9 s after which unbound drops answers.
-func configureUnbound(settings string) configureFunc {
+// configureUnbound returns a function that writes the configuration of the resolver unbound, which drops no late answer.
+// module is the line of the configuration that selects unbound's modules.
+func configureUnbound(module string) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.UnboundCommand(dir, `  port: 5353
   do-ip6: no
   outgoing-range: 4096
   num-queries-per-thread: 2048
+  discard-timeout: 0
   root-hints: "`+filepath.Join(dir, "hints")+`"
-`+settings, "")
+`+module, "")
 	}
 }
 

@@ -14,7 +14,6 @@ func init() {
 	registerEngine(40, func() engine { return &dnsEngine{transport: dnsTransports[0]} })
 	registerStrategies(
 		strategy{name: "single", rank: 80, description: "this library without hedging; a lost query is sent again"},
-		strategy{name: "fixed-10ms", rank: 90, description: "a hedge for every query after 10 ms, no budget"},
 		strategy{name: "miekg", rank: 230, description: "the plain client of github.com/miekg/dns"},
 	)
 }

@@ -15,7 +15,6 @@ func init() {
 	registerStrategies(
 		strategy{name: "far", rank: 1090, description: "all calls go to the last of the endpoints"},
 		strategy{name: "failover", rank: 1092, description: "after an error, a call goes to the next endpoint"},
-		strategy{name: "far-hedge", rank: 1094, description: "this library, all calls go to the last of the endpoints"},
 		strategy{name: endpointsStrategy, rank: 1096, description: "this library with WithEndpoints"},
 		strategy{name: endpointsStrategy + "-3", rank: 1098, description: "the same, and a hedge to another endpoint than the first one costs three tokens"},
 	)

@@ -108,7 +108,7 @@ func TestBadFlagsAreNamed(t *testing.T) {
 		{"-engine storage -strategy miekg", []string{"-strategy miekg", "not a reader of ranges"}},
 		{"-engine endpoints -strategy miekg", []string{"-strategy miekg", "not a way to choose an endpoint"}},
 		{"-engine cached -strategy miekg", []string{"-strategy miekg", "not a DNS server with a cache"}},
-		{"-engine dns -peer bind=/bin/true", []string{"-peer", `"bind=/bin/true"`, `no peer "bind"`, "unbound, named, pdns, kresd, dnsdist, coredns, sdns, hickory"}},
+		{"-engine dns -peer bind=/bin/true", []string{"-peer", `"bind=/bin/true"`, `no peer "bind"`, "unbound, named, pdns, kresd, dnsdist, sdns, hickory"}},
 		{"-engine dns -peer unbound=", []string{"-peer", `"unbound="`, "no command for unbound", "name=command"}},
 		{"-peer unbound=/bin/true", []string{"-peer unbound=/bin/true", "engine http starts no DNS servers"}},
 		{"-requests -1", []string{"-requests -1", "100"}},

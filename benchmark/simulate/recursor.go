@@ -14,7 +14,6 @@ func init() {
 	registerStrategies(
 		strategy{name: "hedge-off", rank: 104, description: "this library's resolver without hedging; a lost query goes to another server"},
 		strategy{name: "hedge-novalidate", rank: 105, description: "this library's resolver, which checks no signatures"},
-		strategy{name: "unbound-stock", rank: 252, description: "unbound with its defaults, which drops answers after 1.9 s, if it is installed"},
 		strategy{name: "unbound-validate", rank: 253, description: "unbound, which checks signatures, if it is installed"},
 		strategy{name: "named-validate", rank: 255, description: "BIND, which checks signatures, if it is installed"},
 	)

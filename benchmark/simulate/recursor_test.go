@@ -43,7 +43,7 @@ func TestRecursorRunsThreeTimesUnlessToldOtherwise(t *testing.T) {
 }
 
 func TestResolversRunOnlyInScenariosForThem(t *testing.T) {
-	for _, args := range []string{"-scenario broken -strategy unbound-validate", "-scenario signed -strategy unbound-stock"} {
+	for _, args := range []string{"-scenario broken -strategy unbound-validate", "-scenario signed -strategy pdns"} {
 		_, err := parseOptions(append([]string{"-engine", "recursor"}, strings.Fields(args)...), io.Discard)
 		assert.Error(t, err, args)
 	}

@@ -14,7 +14,6 @@ func init() {
 		strategy{name: "pdns", rank: 256, description: "PowerDNS Recursor, if it is installed"},
 		strategy{name: "kresd", rank: 258, description: "Knot Resolver, if it is installed"},
 		strategy{name: "dnsdist", rank: 260, description: "dnsdist, if it is installed"},
-		strategy{name: "coredns", rank: 270, description: "CoreDNS, if it is installed"},
 		strategy{name: "sdns", rank: 272, description: "sdns, if it is installed"},
 		strategy{name: "hickory", rank: 274, description: "Hickory DNS, if it is installed"},
 	)

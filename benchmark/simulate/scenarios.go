@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -41,10 +40,6 @@ func virtualScenarios() []scenario {
 		Rate: 0.75 * 20 / referenceMeanLatency.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
 		Model: virtual.WithIntervalModel(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
 	}
-	cold := func(m virtual.Model) virtual.Simulation {
-		return virtual.Simulation{Workers: 4, Requests: 1000, Episodes: 300, Model: m}
-	}
-	firsts := []scenarioPart{newFirstCallsPart("first-50", 50), newFirstCallsPart("first-200", 200)}
 	steady := []scenarioPart{newPeriodPart("steady", 10*sec, forever)}
 	both := []string{"http", "grpc"}
 
@@ -61,9 +56,6 @@ func virtualScenarios() []scenario {
 	}, {
 		name: "replica", description: "20 callers; one of 16 replicas is ten times slower",
 		simulation: closed(virtual.WithSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replayable: true, protocols: []string{"grpc"},
-	}, {
-		name: "correlated", description: "2,000 requests/s; ten replicas stop for 100 ms every 2 s, as for garbage collection",
-		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: virtual.WithPauses(virtual.LognormalLatency(5*ms, 2*ms), 10, 100*ms, 2*sec)}, replayable: true,
 	}, {
 		name: "queue", description: "20 servers, 60 % loaded, with a queue each, that stop working on cancelled requests",
 		simulation: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
@@ -104,10 +96,7 @@ func virtualScenarios() []scenario {
 		simulation: virtual.Simulation{Rate: 1, Requests: 100_000, Model: reference}, replayable: true,
 	}, {
 		name: "cold", description: "300 fresh clients with 4 callers each, against the reference backend",
-		simulation: cold(reference), parts: firsts,
-	}, {
-		name: "cold-slow", description: "300 fresh clients with 4 callers each, against a backend 40 × slower than the reference",
-		simulation: cold(virtual.ScaleLatency(reference, 40)), parts: firsts,
+		simulation: virtual.Simulation{Workers: 4, Requests: 1000, Episodes: 300, Model: reference}, parts: []scenarioPart{newFirstCallsPart("first-50", 50), newFirstCallsPart("first-200", 200)},
 	}, {
 		name: "estimate-low", description: "2,000 requests/s to the reference backend; EstimatedRPS is 100 × too low",
 		simulation: virtual.Simulation{Rate: 2000, Requests: 400_000, Model: reference}, rateEstimateFactor: 0.01, replayable: true, parts: steady,
@@ -207,8 +196,8 @@ const (
 	clientRate  = 2.2 // requests per second of each
 )
 
-// serviceScenarios returns scenarios in virtual time with many clients, with servers that answer by status 503 as
-// pushback, and with servers that answer by status 404.
+// serviceScenarios returns scenarios in virtual time with many clients, and with servers that answer by status 503 as
+// pushback.
 func serviceScenarios() []scenario {
 	fleet := virtual.Simulation{SeparateClients: true, Hosts: clientCount, Rate: clientCount * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet
@@ -219,10 +208,6 @@ func serviceScenarios() []scenario {
 	pushed := virtual.Simulation{Rate: 1000, Requests: 400_000, Model: virtual.WithDelays(virtual.LognormalLatency(5*ms, 2*ms), 0.03, 295*ms)}
 	calm := pushed
 	pushed.PushbackShare = 0.001
-
-	absent := virtual.Simulation{Workers: 20, Requests: 400_000, Model: referenceModel(), NotFoundShare: 0.3}
-	ends := absent
-	ends.NotFoundEndsCall = true
 
 	few := []string{baselineStrategy, "bhope-tuned", libraryStrategy}
 	return []scenario{{
@@ -237,12 +222,6 @@ func serviceScenarios() []scenario {
 	}, {
 		name: "pushback-none", description: "1,000 requests/s; 3 % of attempts take 300 ms, and none is answered by 503",
 		simulation: calm, allowedStrategies: few,
-	}, {
-		name: "absent", description: "20 callers of the reference backend; 30 % of the answers are 404, and a hedge's 404 does not end its call",
-		simulation: absent, allowedStrategies: []string{baselineStrategy, libraryStrategy},
-	}, {
-		name: "absent-answer", description: "20 callers of the reference backend; 30 % of the answers are 404, and a hedge's 404 ends its call by WithAnswerStatus(404)",
-		simulation: ends, allowedStrategies: []string{baselineStrategy, libraryStrategy},
 	}}
 }
 
@@ -268,13 +247,10 @@ func longScenarios() []scenario {
 	many.SeparateClients, many.Hosts = true, clientCount
 	double := ignoring
 	double.Model = virtual.WithSlowHedges(referenceModel(), 2)
-	swing := ignoring
-	swing.Load = func(at time.Duration) float64 { return (0.6 + 0.25*math.Sin(2*math.Pi*at.Minutes()/16)) / 0.8 }
 	return []scenario{
 		long("long-queue-ignores-cancel", "queue-ignores-cancel for 40 minutes", ignoring),
 		long("long-many-clients-ignores-cancel", "many-clients-ignores-cancel for 40 minutes", many),
 		long("long-queue-ignores-cancel-double", "queue-ignores-cancel for 40 minutes, where a hedge takes twice as long", double),
-		long("long-queue-ignores-cancel-swing", "queue-ignores-cancel for 40 minutes, with a load that swings between 35 and 85 % every 16 minutes", swing),
 		long("long-queue", "queue for 40 minutes, 80 % loaded", simulation(&virtual.Queue{Servers: 20, Cancel: true})),
 		long("long-reference", "2,200 requests/s to the reference backend for 40 minutes", simulation(nil)),
 	}

@@ -45,9 +45,6 @@ func scenarioStrategies() []strategy {
 		description: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
 		http:        libraryClientFactory{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
 	}, {
-		name: "hedge-one-pool", rank: 160, scenarios: []string{"frozen-h2"}, description: "this library with its hedges on the connections of the primaries",
-		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption { return []hedge.HTTPOption{hedge.WithHedgeTransport(s.base)} }}.newTransport,
-	}, {
 		name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, description: "this library with WithHedgeConn",
 		grpc: libraryClientFactory{ownConn: true}.newInterceptors,
 	}, {

@@ -33,7 +33,7 @@ type Forwarder struct {
 // supportedTransports lists the transports over which each forwarder can query servers with a private certificate.
 var supportedTransports = map[string][]string{
 	"forwarder": {"udp", "tls", "https"}, "unbound": {"udp", "tls"}, "named": {"udp", "tls"}, "pdns": {"udp", "tls"}, "kresd": {"udp", "tls"},
-	"dnsdist": {"udp", "tls", "https"}, "coredns": {"udp"}, "sdns": {"udp"}, "hickory": {"udp"},
+	"dnsdist": {"udp", "tls", "https"}, "sdns": {"udp"}, "hickory": {"udp"},
 }
 
 // SupportedTransports returns the transports over which a forwarder can query servers: udp, tls or https. name is that
@@ -66,9 +66,6 @@ func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 		return f.knotCommand()
 	case "dnsdist":
 		return f.dnsdistCommand()
-	case "coredns":
-		text := fmt.Sprintf(".:53 {\n  bind 127.0.0.1\n  cache\n  forward . %s\n}\n", f.formatUpstreams("%s:%d", " "))
-		return f.Peers.CommandWithConfig(f.Dir, text, "coredns", "-quiet", "-conf")
 	case "sdns":
 		return f.Peers.SDNSCommand(f.Dir, 53, "forwarderservers = ["+f.formatUpstreams(`"%s:%d"`, ", ")+"]")
 	case "hickory":

@@ -13,8 +13,7 @@ import (
 
 // peerPrograms lists the peers, which are DNS servers of other projects, and their programs.
 var peerPrograms = []struct{ peer, program string }{
-	{"unbound", "unbound"}, {"named", "named"}, {"pdns", "pdns_recursor"}, {"kresd", "kresd"}, {"dnsdist", "dnsdist"}, {"coredns", "coredns"},
-	{"sdns", "sdns"}, {"hickory", "hickory-dns"},
+	{"unbound", "unbound"}, {"named", "named"}, {"pdns", "pdns_recursor"}, {"kresd", "kresd"}, {"dnsdist", "dnsdist"}, {"sdns", "sdns"}, {"hickory", "hickory-dns"},
 }
 
 // PeerNames returns the names of all peers, the DNS servers of other projects that the benchmark compares with.

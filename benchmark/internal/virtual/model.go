@@ -155,29 +155,6 @@ func WithSlowReplica(m Model, n int, factor float64) Model {
 	return selectModel(isFirst, ScaleLatency(m, factor), m)
 }
 
-// WithPauses returns a model of n replicas with the latencies of m, to which attempts go at random. Each replica pauses
-// once in every period, as for garbage collection. A pause lasts for half to one and a half times the duration pause.
-func WithPauses(m Model, n int, pause, period time.Duration) Model {
-	return func(d *RandomSource, a Attempt) time.Duration {
-		replica := d.attemptRand(a.Request, -40-a.N).IntN(n)
-		left := m(d, a)
-		at := a.At
-		for k := int(at / period); ; k++ {
-			r := d.attemptRand(k*n+replica, -60)
-			length := pause/2 + time.Duration(r.Int64N(int64(pause)))
-			start := time.Duration(k)*period + time.Duration(r.Int64N(int64(period-length)))
-			if start+length <= at {
-				continue
-			}
-			if at+left <= start {
-				return at + left - a.At
-			}
-			left -= max(0, start-at)
-			at = start + length
-		}
-	}
-}
-
 // WithIntervalModel returns a model that uses the model then for attempts that start in [from, to), and the model
 // otherwise for all other attempts.
 func WithIntervalModel(from, to time.Duration, then, otherwise Model) Model {

@@ -98,12 +98,9 @@ func (p *BhopePolicy) RecordResult(now time.Duration, host int, r CallResult) {
 }
 
 // A FailsafePolicy is a model of the hedge policy of failsafe-go 0.9.8 with one hedge per call. The hedge delay is
-// fixed, or a moving quantile of the attempts' latencies. A budget limits the hedges in flight. All hosts share one
+// a moving quantile of the attempts' latencies. A budget limits the hedges in flight. All hosts share one
 // FailsafePolicy.
 type FailsafePolicy struct {
-	// Delay is the fixed delay. 0 means the moving quantile.
-	Delay time.Duration
-
 	quantile movingQuantile
 	calls    int // in flight
 	hedges   int // in flight
@@ -122,10 +119,7 @@ const (
 // StartCall implements Policy. It returns one hedge delay, or none until the moving quantile has enough samples.
 func (f *FailsafePolicy) StartCall(time.Duration, int) []time.Duration {
 	f.calls++
-	switch {
-	case f.Delay > 0:
-		return []time.Duration{f.Delay}
-	case f.quantile.count < FailsafeThreshold:
+	if f.quantile.count < FailsafeThreshold {
 		return nil
 	}
 	return []time.Duration{max(0, time.Duration(f.quantile.value))}

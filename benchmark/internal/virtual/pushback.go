@@ -51,12 +51,6 @@ func (r *episodeRun) isPushback(index int32, n uint8) bool {
 	return r.PushbackShare > 0 && r.random.attemptRand(int(index), -80-int(n)).Float64() < r.PushbackShare
 }
 
-// isIgnoredNotFound reports whether attempt n of a call is a hedge whose answer "not found" does not end the call.
-// index identifies the call in the episode.
-func (r *episodeRun) isIgnoredNotFound(index int32, n uint8) bool {
-	return n > 0 && r.NotFoundShare > 0 && !r.NotFoundEndsCall && r.random.attemptRand(int(index), -90).Float64() < r.NotFoundShare
-}
-
 // recordPushback passes pushback in answer to an attempt of the call id to the policy. It reports whether another
 // attempt of the call is in flight.
 func (r *episodeRun) recordPushback(id callID) bool {

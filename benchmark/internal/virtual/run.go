@@ -24,8 +24,6 @@ type Simulation struct {
 	// Rate.
 	Workers int
 	Rate    float64 // requests per second
-	// Load multiplies the rate, by the time since the start of the episode. nil means a constant rate.
-	Load func(time.Duration) float64
 
 	// Requests is the number of requests of each of Episodes. Each episode begins with a new policy. 0 Episodes means one.
 	Requests int
@@ -39,10 +37,6 @@ type Simulation struct {
 	Timeout time.Duration
 	// PushbackShare is the share of the attempts that are answered by pushback. It needs a nil Queue.
 	PushbackShare float64
-	// NotFoundShare is the share of the requests whose attempts are all answered by "not found". Such an answer of a
-	// hedge does not end its call unless NotFoundEndsCall is set, as by hedge.WithAnswerStatus.
-	NotFoundShare    float64
-	NotFoundEndsCall bool
 	// SeparateClients makes each host a client with a policy of its own. All clients share the backend.
 	SeparateClients bool
 }
@@ -177,7 +171,6 @@ func (r *episodeRun) processEvents(ctx context.Context, progress func(int)) bool
 				r.startHedge(e.call)
 			case attemptAnswered:
 				switch c := &r.activeCalls[e.call.slot]; {
-				case r.isIgnoredNotFound(c.index, e.n): // the primary is in flight and will end the call
 				case !r.isPushback(c.index, e.n):
 					r.endCall(e.call, int(e.n))
 				case !r.recordPushback(e.call):
@@ -196,11 +189,7 @@ func (r *episodeRun) processEvents(ctx context.Context, progress func(int)) bool
 
 // nextInterarrivalTime returns the time until the next request arrives in an open loop.
 func (r *episodeRun) nextInterarrivalTime() time.Duration {
-	rate := r.Rate
-	if r.Load != nil {
-		rate *= r.Load(r.now)
-	}
-	return r.random.InterarrivalTime(r.issued, rate)
+	return r.random.InterarrivalTime(r.issued, r.Rate)
 }
 
 // startCall starts the next call of the episode. It does nothing if all requests of the episode have been sent.

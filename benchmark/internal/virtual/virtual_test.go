@@ -105,14 +105,7 @@ func TestModelsHaveTheirMoments(t *testing.T) {
 	sorted = latencies(run(virtual.UniformLatency(20*ms, 0.01)))
 	assert.GreaterOrEqual(t, sorted[0], 19800*time.Microsecond)
 	assert.LessOrEqual(t, sorted[len(sorted)-1], 20200*time.Microsecond)
-
-	// A replica stops for 5 % of the time: that share of the attempts meets it stopped.
-	sorted = latencies(run(virtual.WithPauses(virtual.UniformLatency(ms/100, 0), 10, 100*ms, 2*time.Second)))
-	slow := len(sorted) - indexOnly(slices.BinarySearch(sorted, ms))
-	assert.InEpsilon(t, 0.05, float64(slow)/float64(len(sorted)), 0.05)
 }
-
-func indexOnly(i int, _ bool) int { return i }
 
 // Pollaczek and Khinchine: with one server, random arrivals and constant
 // service s at load ρ, the mean wait is s·ρ/(2(1−ρ)).
@@ -238,21 +231,4 @@ func TestBestStaticDelaysReplayTheTimeline(t *testing.T) {
 	best := w.BestStaticDelays(1, 1, 0.05, 0.99)
 	calls := w.Run(t.Context(), 1, newStatic(best...), nil)
 	assert.InEpsilon(t, 0.05, float64(countHedges(calls))/15_000, 0.01)
-}
-func TestNotFoundOfAHedgeDoesNotEndTheCall(t *testing.T) {
-	model := virtual.WithStragglers(virtual.UniformLatency(10*time.Millisecond, 0), 0.5, 10)
-	for _, ends := range []bool{false, true} {
-		w := virtual.Simulation{Rate: 100, Requests: 2000, Model: model, NotFoundShare: 1, NotFoundEndsCall: ends}
-		won := 0
-		for _, c := range w.Run(t.Context(), 1, func() virtual.Policy { return virtual.StaticDelays{20 * time.Millisecond} }, nil) {
-			if c.Winner > 0 {
-				won++
-			}
-		}
-		if ends {
-			assert.Positive(t, won)
-		} else {
-			assert.Zero(t, won)
-		}
-	}
 }
