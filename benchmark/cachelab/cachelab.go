@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,9 +69,9 @@ var contenders = newContenders()
 
 // newContenders returns the DNS servers to compare: the forwarder of this library, dnsserver.BareGo, which takes part
 // where each query has a new connection, and all peers.
-func newContenders() (all []lab.Contender[dnsserver.Forwarder, *exec.Cmd]) {
+func newContenders() (all []contender) {
 	for _, name := range append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...) {
-		all = append(all, lab.Contender[dnsserver.Forwarder, *exec.Cmd]{Name: name, Start: func(f dnsserver.Forwarder) (*exec.Cmd, error) { return f.Command(name) }})
+		all = append(all, contender{Name: name, Start: func(f dnsserver.Forwarder) (*exec.Cmd, error) { return f.Command(name) }})
 	}
 	return all
 }
@@ -88,8 +87,7 @@ type Config struct {
 	Queries    int      // to each contender; 0: Queries
 	Seed       uint64
 	Peers      dnsserver.Peers
-	Progress   func(int)           // called with the number of further queries that are done, to all contenders; may be nil
-	Skipped    func(reason string) // called for each peer that cannot run here; may be nil
+	lab.Reporter
 }
 
 // A Row is the result of one contender.
@@ -127,12 +125,6 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if conf.Queries == 0 {
 		conf.Queries = Queries
 	}
-	if conf.Progress == nil {
-		conf.Progress = func(int) {}
-	}
-	if conf.Skipped == nil {
-		conf.Skipped = func(string) {}
-	}
 	l := &cacheLab{conf: conf, scenario: sc}
 	defer l.close()
 	if err := l.open(); err != nil {
@@ -161,19 +153,8 @@ func (l *cacheLab) open() (err error) {
 	if l.dir, err = os.MkdirTemp("", "cachelab"); err != nil {
 		return err
 	}
-	host := l.net.Host("upstream")
-	pc, err := host.ListenPacket("udp", ":53")
-	if err != nil {
-		return err
-	}
-	l.upstream = &dnstest.Server{Handler: dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)}
-	l.upstream.ServeUDP(pc)
-	ln, err := host.Listen("tcp", ":53")
-	if err != nil {
-		return err
-	}
-	l.upstream.ServeTCP(ln)
-	return nil
+	l.upstream, err = dnsserver.ServeDNS(l.net.Host("upstream"), dnsserver.AnswerAddress)
+	return err
 }
 
 // close stops all contenders and closes the network.
@@ -201,34 +182,21 @@ func (l *cacheLab) startServers() error {
 	if err != nil {
 		return fmt.Errorf("cachelab: %w", err)
 	}
-	var skipped []error
-	for _, c := range selected {
-		if c.Name == dnsserver.BareGo && l.scenario.connections > 0 {
-			continue
-		}
-		s, err := (*server)(nil), errManyIdle
-		if c.Name != "unbound" || l.scenario.connections < dnsserver.MaxTCPConns*4/5 {
-			s, err = l.startServer(c)
-		}
-		if err == nil {
-			l.servers = append(l.servers, s)
-			continue
-		}
-		err = fmt.Errorf("cachelab: %s: %w", c.Name, err)
-		if dnsserver.PeerOf(c.Name) == "" {
-			return err
-		}
-		skipped = append(skipped, err)
-		l.conf.Skipped(err.Error())
+	if l.scenario.connections > 0 {
+		selected = slices.DeleteFunc(slices.Clone(selected), func(c contender) bool { return c.Name == dnsserver.BareGo })
 	}
-	if len(l.servers) == 0 {
-		return errors.Join(skipped...)
-	}
-	return nil
+	l.servers, err = dnsserver.StartAll("cachelab", selected, l.conf.Reporter, l.startServer)
+	return err
 }
 
+// A contender is a DNS server to compare. Its Start function returns the command that runs the server.
+type contender = lab.Contender[dnsserver.Forwarder, *exec.Cmd]
+
 // startServer starts contender c on a host of its own, and prepares it for measurements.
-func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) (s *server, err error) {
+func (l *cacheLab) startServer(c contender) (s *server, err error) {
+	if c.Name == "unbound" && l.scenario.connections >= dnsserver.MaxTCPConns*4/5 {
+		return nil, errManyIdle
+	}
 	dir := filepath.Join(l.dir, c.Name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
@@ -245,7 +213,7 @@ func (l *cacheLab) startServer(c lab.Contender[dnsserver.Forwarder, *exec.Cmd]) 
 	if err != nil {
 		return nil, err
 	}
-	s = &server{name: c.Name, scenario: l.scenario, host: l.net.Host(c.Name), progress: l.conf.Progress}
+	s = &server{name: c.Name, scenario: l.scenario, host: l.net.Host(c.Name), progress: l.conf.AddProgress}
 	_, s.stop, err = dnsserver.Start(s.host, cmd, timeout)
 	if err == nil {
 		s.process = cmd.Process

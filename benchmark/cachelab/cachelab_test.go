@@ -10,6 +10,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/cachelab"
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 // Each contender that is installed answers all queries, in each scenario.
 func TestServersAnswerFromTheirCaches(t *testing.T) {
 	for _, sc := range cachelab.Scenarios {
-		rows, err := cachelab.Run(t.Context(), cachelab.Config{Scenario: sc.Name, Queries: 500, Skipped: func(why string) { t.Log(why) }})
+		rows, err := cachelab.Run(t.Context(), cachelab.Config{Scenario: sc.Name, Queries: 500, Reporter: lab.Reporter{Skipped: func(why string) { t.Log(why) }}})
 		if errors.Is(err, netsim.ErrUnsupported) {
 			t.Skip(err)
 		}

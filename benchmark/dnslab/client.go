@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,8 +26,10 @@ const lookupTimeout = 15 * time.Second
 // is right.
 type lookupFunc func(ctx context.Context, name string) error
 
-// contenders start in the environment of their client, which they complete.
-var contenders = append([]lab.Contender[*client, lookupFunc]{
+// A contender is a DNS client or forwarder to compare. Its Start function completes the client in which it runs.
+type contender = lab.Contender[*client, lookupFunc]
+
+var contenders = append([]contender{
 	{Name: "single", Start: newHedgingStarter(dnshedge.Hedge{Off: true})},
 	{Name: "hedge", Start: newHedgingStarter(dnshedge.Hedge{})},
 	{Name: "miekg", Start: (*client).startMiekg},
@@ -36,9 +37,9 @@ var contenders = append([]lab.Contender[*client, lookupFunc]{
 }, newForwarderContenders()...)
 
 // newForwarderContenders returns the contenders that are DNS forwarders, each a process of its own.
-func newForwarderContenders() (all []lab.Contender[*client, lookupFunc]) {
+func newForwarderContenders() (all []contender) {
 	for _, name := range forwarders {
-		all = append(all, lab.Contender[*client, lookupFunc]{Name: name, Start: (*client).startForwarder})
+		all = append(all, contender{Name: name, Start: (*client).startForwarder})
 	}
 	return all
 }
@@ -167,30 +168,16 @@ func (l *testbed) startClients(names []string) ([]*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dnslab: %w", err)
 	}
-	var clients []*client
-	var skipped []error
-	for _, s := range selected {
-		if len(names) == 0 && !SupportsTransport(s.Name, l.conf.Transport) {
-			continue
-		}
+	if len(names) == 0 {
+		selected = slices.DeleteFunc(slices.Clone(selected), func(c contender) bool { return !SupportsTransport(c.Name, l.conf.Transport) })
+	}
+	return dnsserver.StartAll("dnslab", selected, l.conf.Reporter, func(s contender) (*client, error) {
 		c := &client{testbed: l, name: s.Name, counter: &countingDialer{Dialer: l.net.Host("client")}, close: func() {}}
-		c.lookup, err = s.Start(c)
-		if err == nil {
-			clients = append(clients, c)
-			continue
+		if c.lookup, err = s.Start(c); err != nil {
+			c.close()
 		}
-		c.close()
-		err = fmt.Errorf("dnslab: %s: %w", s.Name, err)
-		if dnsserver.PeerOf(s.Name) == "" && !errors.Is(err, exec.ErrNotFound) {
-			return clients, err
-		}
-		skipped = append(skipped, err)
-		l.conf.Skipped(err.Error())
-	}
-	if len(clients) == 0 {
-		return nil, errors.Join(skipped...)
-	}
-	return clients, nil
+		return c, err
+	})
 }
 
 // checkAnswer checks the result of a DNS exchange, a response r or an error err. It returns err if that is not nil, and

@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -41,8 +40,7 @@ type Config struct {
 	Memory     bool // no root needed: sockets in memory, and no forwarders
 	Workers    int  // concurrent lookups of one contender at a time, with two equal servers; 0: contenders take turns at each name
 	Peers      dnsserver.Peers
-	Progress   func(int)           // called with the number of further lookups that are done; may be nil
-	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
+	lab.Reporter
 }
 
 // A testbed is the simulated network of one Run, with two DNS servers that the clients query.
@@ -70,12 +68,6 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 	}
 	if conf.Workers < 0 {
 		return nil, fmt.Errorf("dnslab: Config.Workers is %d; want 0 or more", conf.Workers)
-	}
-	if conf.Progress == nil {
-		conf.Progress = func(int) {}
-	}
-	if conf.Skipped == nil {
-		conf.Skipped = func(string) {}
 	}
 	l, err := newTestbed(conf)
 	if err != nil {
@@ -117,7 +109,7 @@ func (l *testbed) measureUnderLoad(ctx context.Context, clients []*client) {
 			lab.Load{Workers: l.conf.Workers}.Send(ctx, to-from, func(n int) {
 				c.measureLookup(ctx, start, from+n)
 				if i == 0 {
-					l.conf.Progress(1)
+					l.conf.AddProgress(1)
 				}
 			})
 		}
@@ -132,7 +124,7 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 		for i := range clients {
 			clients[(n+i)%len(clients)].measureLookup(ctx, start, n)
 		}
-		l.conf.Progress(1)
+		l.conf.AddProgress(1)
 	})
 }
 
@@ -183,20 +175,17 @@ func (l *testbed) close() {
 // startServer starts a DNS server on a host of the simulated network. It answers every query at once, over UDP, TCP,
 // TLS and HTTPS, and counts the queries of each contender.
 func (l *testbed) startServer(h *netsim.Host) (*dnstest.Server, error) {
-	answer := dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)
-	s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+	s, err := dnsserver.ServeDNS(h, func(q dnstest.Query) dnstest.Reply {
 		labels := dns.SplitDomainName(strings.ToLower(q.Question[0].Name)) // kresd changes the case of letters
 		if len(labels) == 3 && l.received[labels[1]] != nil {
 			l.received[labels[1]].Add(1)
 		}
-		return answer(q)
-	}}
-	pc, err := h.ListenPacket("udp", ":53")
+		return dnsserver.AnswerAddress(q)
+	})
 	if err != nil {
 		return nil, err
 	}
-	s.ServeUDP(pc)
-	for port, serve := range map[string]func(net.Listener){":53": s.ServeTCP, ":853": s.ServeTLS, ":443": s.ServeHTTPS} {
+	for port, serve := range map[string]func(net.Listener){":853": s.ServeTLS, ":443": s.ServeHTTPS} {
 		l, err := h.Listen("tcp", port)
 		if err != nil {
 			s.Close()

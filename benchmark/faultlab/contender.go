@@ -2,11 +2,10 @@ package faultlab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os/exec"
 
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/dnshedge"
 )
@@ -43,30 +42,20 @@ var contenders = []lab.Contender[*resolver, resolveFunc]{
 // Contenders lists the names of all contenders, Go's resolver and unbound first.
 var Contenders = lab.NamesOf(contenders)
 
-// startResolvers starts the contenders that the Config selects. It skips a program that is not installed, unless that
-// is the only contender.
-func (l *testbed) startResolvers(ctx context.Context) (resolvers []*resolver, err error) {
+// startResolvers starts the contenders that the Config selects. It skips a program that does not start, unless that is
+// the only contender.
+func (l *testbed) startResolvers() ([]*resolver, error) {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
 		return nil, fmt.Errorf("faultlab: %w", err)
 	}
-	for _, s := range selected {
-		if ctx.Err() != nil {
-			return resolvers, ctx.Err()
-		}
+	return dnsserver.StartAll("faultlab", selected, l.conf.Reporter, func(s lab.Contender[*resolver, resolveFunc]) (*resolver, error) {
 		r := &resolver{testbed: l, name: s.Name, close: func() {}}
-		r.resolve, err = s.Start(r)
-		if errors.Is(err, exec.ErrNotFound) && len(selected) > 1 {
-			l.conf.Skipped(fmt.Sprintf("faultlab: %s: %v", s.Name, err))
-			continue
-		}
-		if err != nil {
+		if r.resolve, err = s.Start(r); err != nil {
 			r.close()
-			return resolvers, fmt.Errorf("faultlab: %s: %w", s.Name, err)
 		}
-		resolvers = append(resolvers, r)
-	}
-	return resolvers, nil
+		return r, err
+	})
 }
 
 // upstreams returns the DNS servers of the scenario in the form of dnshedge.Client.Upstreams.

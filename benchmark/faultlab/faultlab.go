@@ -32,10 +32,9 @@ type Config struct {
 	Contenders []string // names from Contenders; empty: all
 	Rate       float64  // queries per second; 0: DefaultRate
 	Seed       uint64
-	Memory     bool      // no root needed: sockets in memory, and no unbound; a function chooses the servers of Go's resolver
-	Progress   func(int) // called with the number of further queries that are done; may be nil
+	Memory     bool // no root needed: sockets in memory, and no unbound; a function chooses the servers of Go's resolver
 	Peers      dnsserver.Peers
-	Skipped    func(reason string) // called for each contender that cannot run here; may be nil
+	lab.Reporter
 }
 
 // A Row is the result of one resolver. Its calls are the queries that have a right answer, in the order in which they
@@ -66,18 +65,12 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if conf.Rate == 0 {
 		conf.Rate = DefaultRate
 	}
-	if conf.Progress == nil {
-		conf.Progress = func(int) {}
-	}
-	if conf.Skipped == nil {
-		conf.Skipped = func(string) {}
-	}
 	l := &testbed{scenario: sc, conf: conf, servers: make(map[string]*dnstest.Server)}
 	defer l.close()
 	if err := l.setUp(); err != nil {
 		return nil, err
 	}
-	resolvers, err := l.startResolvers(ctx)
+	resolvers, err := l.startResolvers()
 	defer func() {
 		for _, r := range resolvers {
 			r.close()
@@ -170,19 +163,11 @@ func (l *testbed) startServer(host string) error {
 	if host == "b" {
 		newHandler = l.second
 	}
-	s := &dnstest.Server{Handler: newHandler(l.conf.Seed)}
-	pc, err := l.net.Host(host).ListenPacket("udp", ":53")
-	if err != nil {
-		return err
+	s, err := dnsserver.ServeDNS(l.net.Host(host), newHandler(l.conf.Seed))
+	if err == nil {
+		l.servers[host] = s
 	}
-	s.ServeUDP(pc)
-	l.servers[host] = s
-	ln, err := l.net.Host(host).Listen("tcp", ":53")
-	if err != nil {
-		return err
-	}
-	s.ServeTCP(ln)
-	return nil
+	return err
 }
 
 // resolvConfPath returns the path of the lab's resolv.conf, from which Go's resolver and a dnshedge.Client without
@@ -230,7 +215,7 @@ func (l *testbed) measureResolvers(ctx context.Context, resolvers []*resolver) e
 		running.Go(func() {
 			lab.Load{Interarrival: lab.ConstantRate(l.conf.Rate)}.Send(ctx, queries, func(i int) {
 				r.measureQuery(ctx, start, i, l.query(i))
-				l.conf.Progress(1)
+				l.conf.AddProgress(1)
 			})
 		})
 	}

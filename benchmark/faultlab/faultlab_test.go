@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -29,7 +30,7 @@ func TestRunWorksOverKernelSockets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	rows, err := faultlab.Run(t.Context(), faultlab.Config{Scenario: *scenario, Rate: 20, Seed: 1, Skipped: func(why string) { t.Log(why) }})
+	rows, err := faultlab.Run(t.Context(), faultlab.Config{Scenario: *scenario, Rate: 20, Seed: 1, Reporter: lab.Reporter{Skipped: func(why string) { t.Log(why) }}})
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}

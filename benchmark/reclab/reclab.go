@@ -55,8 +55,7 @@ type Config struct {
 	Memory     bool            // this library's resolvers alone, in this process and without sockets
 	Trace      *recursor.Trace // of resolvers in memory; may be nil
 	Peers      dnsserver.Peers
-	Skipped    func(reason string) // called for each peer that cannot run here; may be nil
-	Progress   func(int)           // called with the number of further questions that have ended, of all contenders; may be nil
+	lab.Reporter
 }
 
 // A Row is the result of one resolver: the measurements of all questions, the costs, and the mistakes. A failed
@@ -146,12 +145,6 @@ func (c *Config) setDefaults() error {
 	if c.Rate == 0 {
 		c.Rate = DefaultRate
 	}
-	if c.Skipped == nil {
-		c.Skipped = func(string) {}
-	}
-	if c.Progress == nil {
-		c.Progress = func(int) {}
-	}
 	return nil
 }
 
@@ -176,7 +169,7 @@ func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []
 			resolvers = append(resolvers, r)
 		case errors.Is(errs[i], netsim.ErrUnsupported) && errors.Is(err, netsim.ErrUnsupported): // err has it already
 		case dnsserver.PeerOf(names[i]) != "" && !errors.Is(errs[i], netsim.ErrUnsupported):
-			conf.Skipped(errs[i].Error())
+			conf.SkipContender(errs[i])
 			skipped = append(skipped, errs[i])
 		default:
 			err = errors.Join(err, errs[i])
@@ -214,7 +207,7 @@ func (r *resolver) measureQuestions(ctx context.Context, conf Config, questions 
 	row.Asked = lab.Load{Interarrival: newPoissonArrivals(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
 		row.Questions[i] = r.measureQuestion(questions[i], start)
 		row.Questions[i].Index = int32(i)
-		conf.Progress(1)
+		conf.AddProgress(1)
 	})
 	row.Questions = row.Questions[:row.Asked]
 	row.TCP = r.network.tcp.Load() - tcp

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -33,7 +34,7 @@ func TestResolversResolve(t *testing.T) {
 	}
 	before := files()
 	skipped := 0
-	rows, err := reclab.Run(t.Context(), reclab.Config{Seed: 1, Questions: 100, Skipped: func(why string) { skipped++; t.Log(why) }})
+	rows, err := reclab.Run(t.Context(), reclab.Config{Seed: 1, Questions: 100, Reporter: lab.Reporter{Skipped: func(why string) { skipped++; t.Log(why) }}})
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}

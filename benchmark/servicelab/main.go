@@ -32,6 +32,7 @@ import (
 
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/bubble"
+	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge"
@@ -103,7 +104,7 @@ func startNetwork(answers netsim.Profile) (*netsim.Network, *dnstest.Server, err
 		n.Set("client", host, netsim.Profile{Delay: netsim.Constant(5 * ms), Loss: answers.Loss})
 	}
 	n.Link("nameserver", "client").Set(answers)
-	s := &dnstest.Server{Handler: func(q dnstest.Query) dnstest.Reply {
+	s, err := dnsserver.ServeDNS(n.Host("nameserver"), func(q dnstest.Query) dnstest.Reply {
 		if q.Question[0].Qtype != dns.TypeA {
 			return dnstest.Reply{Msg: dnstest.Answer(q)}
 		}
@@ -112,11 +113,7 @@ func startNetwork(answers netsim.Profile) (*netsim.Network, *dnstest.Server, err
 			host = "client"
 		}
 		return dnstest.Reply{Msg: dnstest.Answer(q, "60 A "+n.Host(host).Addr().String())}
-	}}
-	socket, err := n.Host("nameserver").ListenPacket("udp", ":53")
-	if err == nil {
-		s.ServeUDP(socket)
-	}
+	})
 	return n, s, err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/cachelab"
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
 func init() {
@@ -62,7 +63,7 @@ func (cachedEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	return runLab(ctx, j, "all in turn", queries*len(j.strategies), keep, func(count func(int)) ([]cachelab.Row, error) {
 		return cachelab.Run(ctx, cachelab.Config{
 			Scenario: j.scenario.name, Contenders: j.selectContenders(cachelab.Contenders), Queries: queries, Seed: j.seed,
-			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
+			Peers: j.peers, Reporter: lab.Reporter{Progress: count, Skipped: j.printSkipped},
 		})
 	}, func(r cachelab.Row) trial {
 		t := j.newTrial("cached", r.Contender, r.Calls)

@@ -75,7 +75,7 @@ func (d *dnsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	return runLab(ctx, j, "all in turn", lookups, keep, func(count func(int)) ([]lab.Row, error) {
 		return dnslab.Run(ctx, dnslab.Config{
 			Scenario: j.scenario.name, Transport: d.transport, Contenders: j.selectContenders(dnslab.Contenders), Lookups: lookups, Seed: j.seed,
-			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
+			Peers: j.peers, Reporter: lab.Reporter{Progress: count, Skipped: j.printSkipped},
 		})
 	}, func(r lab.Row) trial {
 		conns := int(r.Connections)

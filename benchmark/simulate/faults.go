@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
 func init() {
@@ -68,7 +69,7 @@ func (faultsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	return runLab(ctx, j, "all at once", calls, keep, func(count func(int)) ([]faultlab.Row, error) {
 		return faultlab.Run(ctx, faultlab.Config{
 			Scenario: j.scenario.name, Contenders: j.selectContenders(faultlab.Contenders), Rate: rate, Seed: j.seed,
-			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
+			Peers: j.peers, Reporter: lab.Reporter{Progress: count, Skipped: j.printSkipped},
 		})
 	}, func(r faultlab.Row) trial {
 		sent := roundToFourDecimals(r.SentPerCall())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/reclab"
 )
@@ -91,7 +92,7 @@ func (recursorEngine) runJob(ctx context.Context, j job, keep func(trial)) error
 	return runLab(ctx, j, "all at once", n*len(j.strategies), keep, func(count func(int)) ([]reclab.Row, error) {
 		rows, err := reclab.Run(ctx, reclab.Config{
 			Scenario: j.scenario.name, Contenders: j.selectContenders(reclab.ContendersOf(j.scenario.name)), Questions: n, Rate: rate, Seed: j.seed,
-			Peers: j.peers, Skipped: j.printSkipped, Progress: count,
+			Peers: j.peers, Reporter: lab.Reporter{Progress: count, Skipped: j.printSkipped},
 		})
 		if len(rows) > 0 && rows[0].Stalled > 0 {
 			j.progress.printLine("%d questions are left out: this machine stood still when they were asked, or soon after", rows[0].Stalled)

@@ -130,6 +130,26 @@ type Row struct {
 // SentPerCall returns the number of queries or requests on the network for each call.
 func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
 
+// A Reporter has the functions by which a lab reports during a run. Both may be nil.
+type Reporter struct {
+	Progress func(int)           // called with the number of further calls that are done, of all contenders
+	Skipped  func(reason string) // called for each contender that cannot run here
+}
+
+// AddProgress reports that n further calls are done.
+func (r Reporter) AddProgress(n int) {
+	if r.Progress != nil {
+		r.Progress(n)
+	}
+}
+
+// SkipContender reports that a contender cannot run here, for the reason err.
+func (r Reporter) SkipContender(err error) {
+	if r.Skipped != nil {
+		r.Skipped(err.Error())
+	}
+}
+
 // A Recorder collects the calls of one contender during a run. The zero value is empty. A Recorder is safe for
 // concurrent use.
 type Recorder struct {
