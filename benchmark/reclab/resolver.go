@@ -219,13 +219,16 @@ func startResolverProcess(e environment, configure configureFunc, isLibrary bool
 			return nil, err
 		}
 	}
-	kill, err := runInNamespace(space, cmd)
-	if err != nil {
+	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
+	if err := space.Do(cmd.Start); err != nil {
 		return nil, err
 	}
-	undo = append(undo, kill)
+	undo = append(undo, func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
 	r.cpu = func() time.Duration {
-		used, _ := cputime.ProcessByID(cmd.Process.Pid)
+		used, _ := cputime.RunningThreads(cmd.Process.Pid)
 		return used
 	}
 	client := newNamespaceClient(space)
@@ -287,32 +290,6 @@ func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 		})
 		return conn, err
 	}}
-}
-
-// runInNamespace starts the command cmd in a network namespace. kill ends the program.
-func runInNamespace(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err error) {
-	killWithParent(cmd)
-	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
-	started, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		err := space.Do(func() error {
-			started <- cmd.Start()
-			<-done // the program dies with this thread, its parent
-			return nil
-		})
-		if err != nil {
-			started <- err
-		}
-	}()
-	if err := <-started; err != nil {
-		close(done)
-		return nil, err
-	}
-	return func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		close(done)
-	}, nil
 }
 
 // newHelperCommand returns a command that runs this program again as a helper process, which is the resolver of this

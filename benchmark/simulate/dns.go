@@ -33,7 +33,7 @@ func (d *dnsEngine) spec() engineSpec {
 	return engineSpec{
 		name: "dns", description: "asks DNS servers through kernel sockets, over a simulated network (root, Linux)",
 		scenarios: dnsScenarios, refusal: "not offered for DNS over " + d.transport,
-		maxTimerDelay: maxTimerDelay, extraTitles: []string{"σ"},
+		maxTimerDelay: maxTimerDelay,
 	}
 }
 

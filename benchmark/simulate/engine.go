@@ -45,9 +45,8 @@ type engineSpec struct {
 	// than about the strategies. It is 0 if time is virtual or fake: no machine disturbs these engines.
 	maxTimerDelay time.Duration
 
-	population  string   // the calls whose latencies are reported; empty: successful requests
-	hidden      []string // titles of columns that the engine's tables lack
-	extraTitles []string // titles of optional columns that the engine's tables have
+	population string   // the calls whose latencies are reported; empty: successful requests
+	hidden     []string // titles of columns that the engine's tables lack
 }
 
 // runsInRealTime reports whether the engine measures in real time, so that a busy machine changes the results. Engines

@@ -23,7 +23,6 @@ type metric struct {
 	isRange          bool                         // over several runs, errorMargin is half of their range
 	isDetail         bool                         // tables on a terminal lack the column
 	isEngineSpecific bool                         // of a single engine
-	isOnRequest      bool                         // only engines that name the title have the column
 }
 
 var metrics = []metric{
@@ -40,7 +39,7 @@ var metrics = []metric{
 	{name: "p999_ms", field: func(r *row) any { return &r.P999 }, title: "p99.9", position: 5, errorMargin: func(s *errorMargins) *float64 { return &s.p999 }, isRange: true},
 	{name: "mean_ms", field: func(r *row) any { return &r.Mean }, title: "mean", position: 6, errorMargin: func(s *errorMargins) *float64 { return &s.mean }, isDetail: true},
 	{name: "max_ms", field: func(r *row) any { return &r.Max }, title: "max", position: 8, isDetail: true},
-	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }, title: "σ", position: 7, isOnRequest: true},
+	{name: "stddev_ms", field: func(r *row) any { return &r.Stddev }},
 	{name: "extra_pct", field: func(r *row) any { return &r.Extra }, title: "extra requests", position: 9, cell: func(r *row) string { return formatPercent(r.Extra) }},
 	{name: "hedges", field: func(r *row) any { return &r.Hedges }},
 	{name: "wins", field: func(r *row) any { return &r.Wins }, title: "wins", position: 10, isDetail: true, cell: func(r *row) string {
@@ -125,7 +124,7 @@ func newTextTable(rows []row, columns []metric) textTable {
 // allColumns returns the metrics that are columns in the tables of an engine, from left to right.
 func allColumns(engine engineSpec) []metric {
 	columns := slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool {
-		return m.title == "" || slices.Contains(engine.hidden, m.title) || m.isOnRequest && !slices.Contains(engine.extraTitles, m.title)
+		return m.title == "" || slices.Contains(engine.hidden, m.title)
 	})
 	slices.SortFunc(columns, func(a, b metric) int { return cmp.Compare(a.position, b.position) })
 	return columns

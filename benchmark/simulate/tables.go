@@ -13,7 +13,7 @@ type documentTable struct {
 	name         string
 	args         string // of this command; tables with the same arguments share one run
 	citedCommand string // the command below the table; empty: this command with args
-	basis        string // explanation of the figures for tables without ±
+	basis        string // explanation of the figures; empty: the explanation of ±
 	render       func(engineResults) string
 	picture      string // file of the picture that is drawn from the same run, relative to the document; empty: none
 
@@ -31,13 +31,13 @@ var documentTables = []documentTable{{
 	name: "reference", render: formatFirstScenarioTable,
 	args: referenceArgs,
 }, {
-	name: "dns", render: formatForwarders,
+	name: "dns", render: columnsOf("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -requests 2500 -runs 2 -strategy hedge,forwarder,unbound,named,pdns,kresd,sdns,hickory",
 }, {
-	name: "dns-tls", render: formatForwarders,
+	name: "dns-tls", render: columnsOf("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -transport tls -requests 2500 -runs 2 -strategy forwarder,unbound,named,pdns,kresd,dnsdist",
 }, {
-	name: "dns-https", render: formatForwarders,
+	name: "dns-https", render: columnsOf("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -transport https -requests 2500 -runs 2 -strategy forwarder,dnsdist",
 }, {
 	name: "cached", render: formatCaches, basis: "medians of 3 runs",
@@ -46,16 +46,16 @@ var documentTables = []documentTable{{
 	name: "clients", render: formatManyClients, basis: "one run",
 	args: "-engine cached -scenario udp,long -strategy forwarder,unbound -runs 1",
 }, {
-	name: "faults", render: formatFaults, basis: "one run",
+	name: "faults", render: columnsOf("answered", "p50", "p99", "last answer", "queries per question"), basis: "one run",
 	args: "-engine faults -scenario all",
 }, {
-	name: "recursor", render: formatUncachedTable,
+	name: "recursor", render: columnsOf("p50", "p99 ±", "σ", "failed", "queries per name"),
 	args: "-engine recursor -scenario broken -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
 }, {
-	name: "signed", render: formatRecursors,
+	name: "signed", render: columnsOf("p50", "p95", "p99 ±", "p99.9 ±", "failed", "queries per name", "CPU µs"),
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
 }, {
-	name: "storage", render: formatStorage, basis: "one run, in fake time",
+	name: "storage", render: columnsOf("p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"), basis: "one run, in fake time",
 	args: "-engine storage -scenario storage",
 }, {
 	name: "endpoints", render: formatEndpoints, basis: "one run, in fake time",
@@ -112,35 +112,6 @@ func headlineCells(r row) []string {
 func formatFirstScenarioTable(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
 	return formatMarkdownTable(rows, f.options.engine.spec())
-}
-
-// formatForwarders returns the Markdown table of DNS clients and forwarders over a lossy network: a row for each in
-// each scenario.
-func formatForwarders(f engineResults) string {
-	return f.formatRows([]string{"mean", "p50", "p95", "p99", "σ", "failed", "extra queries"}, func(r row) []any {
-		return []any{formatMillis(r.Mean), formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99), formatMillis(r.Stddev),
-			r.Errors, fmt.Sprintf("%.1f %%", r.Extra)}
-	})
-}
-
-// formatUncachedTable returns the Markdown table of recursive DNS resolvers that are asked for names without cached
-// answers. A row has the latencies and failures of one resolver in one scenario.
-func formatUncachedTable(f engineResults) string {
-	return f.formatRows([]string{"p50", "p99", "σ", "failed", "queries per name"}, func(r row) []any {
-		return []any{formatMillis(r.P50), formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99), formatMillis(r.Stddev), r.Errors, fmt.Sprintf("%.2f", *r.Sent)}
-	})
-}
-
-// formatRecursors returns the Markdown table of recursive DNS resolvers: a row for each resolver in each scenario.
-func formatRecursors(f engineResults) string {
-	return f.formatRows([]string{"p50", "p95", "p99", "p99.9", "failed", "queries per name", "CPU µs"}, func(r row) []any {
-		cpu := "–"
-		if r.CPU != nil {
-			cpu = fmt.Sprintf("%.0f", *r.CPU)
-		}
-		return []any{formatMillis(r.P50), formatMillis(r.P95), formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99), formatMillis(r.P999) + formatErrorMargin(r.errorMargins.p999),
-			r.Errors, fmt.Sprintf("%.2f", *r.Sent), cpu}
-	})
 }
 
 // formatCaches returns the Markdown table of DNS servers that answer from their caches: a row for each server. Its
@@ -214,28 +185,6 @@ func formatStrategyName(name string) string {
 	return name
 }
 
-// formatFaults returns the Markdown table of DNS resolvers with a faulty server: a row for each resolver in each
-// scenario.
-func formatFaults(f engineResults) string {
-	return f.formatRows([]string{"answered", "p50", "p99", "last answer", "queries per question"}, func(r row) []any {
-		answered := fmt.Sprintf("%d of %d", r.Requests-r.Errors, r.Requests)
-		if *r.engineFigures["denials"] > 0 {
-			answered += fmt.Sprintf(", %.0f denied", *r.engineFigures["denials"])
-		}
-		return []any{answered, formatMillis(r.P50), formatMillis(r.P99), fmt.Sprintf("%.2f s", *r.engineFigures["last_answer_ms"]/1000), fmt.Sprintf("%.2f", *r.Sent)}
-	})
-}
-
-// formatStorage returns the Markdown table of clients that read ranges from an object store: a row for each client in
-// each scenario.
-func formatStorage(f engineResults) string {
-	percent := func(x float64) string { return fmt.Sprintf("%.2f", x) }
-	return f.formatRows([]string{"p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"}, func(r row) []any {
-		return []any{formatMillis(r.P50), formatMillis(r.P99), formatMillis(r.P999),
-			percent(r.Extra), percent(*r.engineFigures[sentTwice]), percent(100 * float64(r.Wins) / float64(max(r.Requests, 1)))}
-	})
-}
-
 // formatEndpoints returns the Markdown table of clients with several endpoints: a row for each scenario. Its cells are
 // the 99th percentiles of the strategies, and the costs of hedge.WithEndpoints.
 func formatEndpoints(f engineResults) string {
@@ -257,24 +206,60 @@ func formatEndpoints(f engineResults) string {
 	return b.String()
 }
 
-// formatRows returns a Markdown table with a row for each strategy in each scenario, without parts of scenarios. titles
-// are the titles of the columns, and cells returns the values of a row.
-func (f engineResults) formatRows(titles []string, cells func(row) []any) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "| ms | | %s |\n|---|---%s|\n", strings.Join(titles, " | "), strings.Repeat("|--:", len(titles)))
-	for _, s := range f.scenarios {
-		about := s.scenario.name
-		if text, ok := strings.CutPrefix(s.scenario.description, "DNS: "); ok {
-			about = text
+// documentColumns are the columns of tables with a row for each strategy, by their titles. The functions return cells. The title of
+// a column with error margins ends with ±, which the table leaves out.
+var documentColumns = map[string]func(row) string{
+	"mean":                 func(r row) string { return formatMillis(r.Mean) },
+	"p50":                  func(r row) string { return formatMillis(r.P50) },
+	"p95":                  func(r row) string { return formatMillis(r.P95) },
+	"p99":                  func(r row) string { return formatMillis(r.P99) },
+	"p99 ±":                func(r row) string { return formatMillis(r.P99) + formatErrorMargin(r.errorMargins.p99) },
+	"p99.9":                func(r row) string { return formatMillis(r.P999) },
+	"p99.9 ±":              func(r row) string { return formatMillis(r.P999) + formatErrorMargin(r.errorMargins.p999) },
+	"σ":                    func(r row) string { return formatMillis(r.Stddev) },
+	"failed":               func(r row) string { return fmt.Sprint(r.Errors) },
+	"extra queries":        func(r row) string { return formatPercent(r.Extra) },
+	"extra requests %":     func(r row) string { return fmt.Sprintf("%.2f", r.Extra) },
+	"bytes sent twice %":   func(r row) string { return fmt.Sprintf("%.2f", *r.engineFigures[sentTwice]) },
+	"wins %":               func(r row) string { return fmt.Sprintf("%.2f", 100*float64(r.Wins)/float64(max(r.Requests, 1))) },
+	"last answer":          func(r row) string { return fmt.Sprintf("%.2f s", *r.engineFigures["last_answer_ms"]/1000) },
+	"queries per name":     func(r row) string { return fmt.Sprintf("%.2f", *r.Sent) },
+	"queries per question": func(r row) string { return fmt.Sprintf("%.2f", *r.Sent) },
+	"CPU µs": func(r row) string {
+		if r.CPU == nil {
+			return "–"
 		}
-		for _, res := range s.results {
-			fmt.Fprintf(&b, "| %s | %s |", about, formatStrategyName(res.strategy))
-			for _, c := range cells(res.rows[0]) {
-				fmt.Fprintf(&b, " %v |", c)
+		return fmt.Sprintf("%.0f", *r.CPU)
+	},
+	"answered": func(r row) string {
+		text := fmt.Sprintf("%d of %d", r.Requests-r.Errors, r.Requests)
+		if denials := *r.engineFigures["denials"]; denials > 0 {
+			text += fmt.Sprintf(", %.0f denied", denials)
+		}
+		return text
+	},
+}
+
+// columnsOf returns a function for documentTable.render that writes a Markdown table with the given columns of
+// documentColumns. The table has a row for each strategy in each scenario, without parts of scenarios.
+func columnsOf(titles ...string) func(engineResults) string {
+	return func(f engineResults) string {
+		var b strings.Builder
+		fmt.Fprintf(&b, "| ms | | %s |\n|---|---%s|\n", strings.ReplaceAll(strings.Join(titles, " | "), " ±", ""), strings.Repeat("|--:", len(titles)))
+		for _, s := range f.scenarios {
+			about := s.scenario.name
+			if text, ok := strings.CutPrefix(s.scenario.description, "DNS: "); ok {
+				about = text
 			}
-			b.WriteByte('\n')
-			about = ""
+			for _, res := range s.results {
+				fmt.Fprintf(&b, "| %s | %s |", about, formatStrategyName(res.strategy))
+				for _, title := range titles {
+					fmt.Fprintf(&b, " %s |", documentColumns[title](res.rows[0]))
+				}
+				b.WriteByte('\n')
+				about = ""
+			}
 		}
+		return b.String()
 	}
-	return b.String()
 }
