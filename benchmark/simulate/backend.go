@@ -22,7 +22,7 @@ import (
 // model determines, unless the client cancels the request before.
 type backend struct {
 	serverNetwork *serverNetwork
-	model         virtual.Model
+	model         virtual.LatencyModel
 	draws         sync.Pool      // of *virtual.RandomSource
 	attempts      []atomic.Int32 // attempts that arrived, by request
 	perEpisode    int            // requests

@@ -12,16 +12,16 @@ import (
 // over sockets.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
-	closed := func(m virtual.Model, requests int) virtual.Simulation {
+	closed := func(m virtual.LatencyModel, requests int) virtual.Simulation {
 		return virtual.Simulation{Workers: 20, Requests: requests, Model: m}
 	}
-	open := func(m virtual.Model, rate float64) virtual.Simulation {
+	open := func(m virtual.LatencyModel, rate float64) virtual.Simulation {
 		return virtual.Simulation{Rate: rate, Model: m}
 	}
 	queue := func(load float64, q virtual.Queue) virtual.Simulation {
 		return virtual.Simulation{Rate: load * float64(q.Servers) / referenceMeanLatency.Seconds(), Requests: 400_000, Model: reference, Queue: &q}
 	}
-	tenHosts := func(m virtual.Model) virtual.Simulation {
+	tenHosts := func(m virtual.LatencyModel) virtual.Simulation {
 		return virtual.Simulation{Hosts: 10, Rate: 1000, Model: m, Timeout: 5 * sec}
 	}
 	others := func(p scenarioPart) scenarioPart {
@@ -159,7 +159,7 @@ func replicaScenarioNames() []string { return scenarioNames(replicaScenarios()) 
 func replicaScenarios() []scenario {
 	usual := virtual.UniformLatency(5*ms, 0.4)
 	both := []string{"http", "grpc"}
-	in := func(name, about string, m virtual.Model, protocols []string, l networkConfig) scenario {
+	in := func(name, about string, m virtual.LatencyModel, protocols []string, l networkConfig) scenario {
 		l.rtts, l.pausePeriod = []time.Duration{ms / 2}, sec
 		return scenario{
 			name: name, description: about + ", 10 callers", simulation: virtual.Simulation{Workers: 10, Requests: 10_000, Model: m}, protocols: protocols,

@@ -28,12 +28,12 @@ func init() {
 		strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}.withClients(libraryClientFactory{}),
 		strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}.withClients(libraryClientFactory{maxHedges: 1}),
 	)
-	registerStrategies(scenarioStrategies()...)
+	registerStrategies(libraryVariants()...)
 }
 
-// scenarioStrategies returns the strategies of this library that run only in a few scenarios, in which their options
-// matter.
-func scenarioStrategies() []strategy {
+// libraryVariants returns strategies of this library with further options. Each runs only in the scenarios in which its
+// options matter.
+func libraryVariants() []strategy {
 	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
 		return func(*clientSetup) []hedge.HTTPOption { return options }
 	}

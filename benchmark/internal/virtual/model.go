@@ -64,9 +64,9 @@ type Attempt struct {
 	At      time.Duration // of its start, since the start of the episode
 }
 
-// A Model is a function that returns the latency of an attempt at the simulated backend. The attempt and the seed of
-// the random numbers determine the result.
-type Model func(d *RandomSource, a Attempt) time.Duration
+// A LatencyModel determines the latencies of a simulated backend. It returns the latency of attempt a, which depends on
+// the attempt and on the seed of d alone.
+type LatencyModel func(d *RandomSource, a Attempt) time.Duration
 
 // Rand returns the random numbers of d that belong to this attempt alone. So they do not depend on which other
 // attempts are sent.
@@ -77,7 +77,7 @@ func (a Attempt) RequestRand(d *RandomSource) *rand.Rand { return d.attemptRand(
 
 // LognormalLatency returns a model with lognormally distributed latencies. mean and deviation are the mean and the
 // standard deviation of the latencies.
-func LognormalLatency(mean, deviation time.Duration) Model {
+func LognormalLatency(mean, deviation time.Duration) LatencyModel {
 	ratio := float64(deviation) / float64(mean)
 	sigma := math.Sqrt(math.Log(1 + ratio*ratio))
 	mu := math.Log(float64(mean)) - sigma*sigma/2
@@ -87,13 +87,13 @@ func LognormalLatency(mean, deviation time.Duration) Model {
 }
 
 // EmpiricalLatency returns a model that picks each latency at random from times.
-func EmpiricalLatency(times []time.Duration) Model {
+func EmpiricalLatency(times []time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return times[a.Rand(d).IntN(len(times))] }
 }
 
 // ParetoLatency returns a model with Pareto distributed latencies: at least scale, and longer than x with probability
 // (scale/x)^shape.
-func ParetoLatency(scale time.Duration, shape float64) Model {
+func ParetoLatency(scale time.Duration, shape float64) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		return time.Duration(float64(scale) * math.Pow(1-a.Rand(d).Float64(), -1/shape))
 	}
@@ -101,7 +101,7 @@ func ParetoLatency(scale time.Duration, shape float64) Model {
 
 // UniformLatency returns a model with uniformly distributed latencies that differ from t by at most the given share of
 // t.
-func UniformLatency(t time.Duration, share float64) Model {
+func UniformLatency(t time.Duration, share float64) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		return time.Duration(float64(t) * (1 + share*(2*a.Rand(d).Float64()-1)))
 	}
@@ -109,19 +109,19 @@ func UniformLatency(t time.Duration, share float64) Model {
 
 // WithStragglers returns a model that multiplies the latency of a share of the attempts by factor. Other latencies are
 // those of m.
-func WithStragglers(m Model, share, factor float64) Model {
+func WithStragglers(m LatencyModel, share, factor float64) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return time.Duration(float64(t) * factor) })
 }
 
 // WithDelays returns a model that adds the duration by to the latency of a share of the attempts. Other latencies are
 // those of m.
-func WithDelays(m Model, share float64, by time.Duration) Model {
+func WithDelays(m LatencyModel, share float64, by time.Duration) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return t + by })
 }
 
 // changeShare returns a model that applies the function change to the latency of a share of the attempts. Other
 // latencies are those of m.
-func changeShare(m Model, share float64, change func(time.Duration) time.Duration) Model {
+func changeShare(m LatencyModel, share float64, change func(time.Duration) time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		t := m(d, a)
 		if d.rng.Float64() < share { // the next number of the attempt
@@ -133,7 +133,7 @@ func changeShare(m Model, share float64, change func(time.Duration) time.Duratio
 
 // selectModel returns a model that uses the model then for attempts for which applies returns true, and the model
 // otherwise for all other attempts.
-func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise Model) Model {
+func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise LatencyModel) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		if applies(d, a) {
 			return then(d, a)
@@ -144,41 +144,41 @@ func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise Mode
 
 // WithCacheMisses returns a model that uses slow for all attempts of a share of the requests, and fast for all others.
 // It models a cache: the hedge of a cache miss is a miss as well.
-func WithCacheMisses(fast, slow Model, share float64) Model {
+func WithCacheMisses(fast, slow LatencyModel, share float64) LatencyModel {
 	return selectModel(func(d *RandomSource, a Attempt) bool { return a.RequestRand(d).Float64() < share }, slow, fast)
 }
 
 // WithSlowReplica returns a model of n replicas with the latencies of m, to which attempts go at random. The latencies
 // of the first replica are multiplied by factor.
-func WithSlowReplica(m Model, n int, factor float64) Model {
+func WithSlowReplica(m LatencyModel, n int, factor float64) LatencyModel {
 	isFirst := func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -40-a.N).IntN(n) == 0 }
 	return selectModel(isFirst, ScaleLatency(m, factor), m)
 }
 
 // WithIntervalModel returns a model that uses the model then for attempts that start in [from, to), and the model
 // otherwise for all other attempts.
-func WithIntervalModel(from, to time.Duration, then, otherwise Model) Model {
+func WithIntervalModel(from, to time.Duration, then, otherwise LatencyModel) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, then, otherwise)
 }
 
 // WithSlowHedges returns a model that multiplies the latency of hedges by factor. Other latencies are those of m.
-func WithSlowHedges(m Model, factor float64) Model {
+func WithSlowHedges(m LatencyModel, factor float64) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
 }
 
 // ScaleLatency returns a model that multiplies all latencies of m by factor.
-func ScaleLatency(m Model, factor float64) Model {
+func ScaleLatency(m LatencyModel, factor float64) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return time.Duration(factor * float64(m(d, a))) }
 }
 
 // WithHangUntil returns a model of a server that hangs until the given time of the simulation, and then answers after
 // the latency of m. It is for attempts that start before that time.
-func WithHangUntil(m Model, until time.Duration) Model {
+func WithHangUntil(m LatencyModel, until time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
 // WithHostModel returns a model that uses the model then for attempts at the given host, and the model otherwise for
 // attempts at all other hosts.
-func WithHostModel(host int, then, otherwise Model) Model {
+func WithHostModel(host int, then, otherwise LatencyModel) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, then, otherwise)
 }

@@ -13,7 +13,7 @@ import (
 // hedges.
 type StaticDelays []time.Duration
 
-func (s StaticDelays) StartCall(time.Duration, int) []time.Duration { return s }
+func (s StaticDelays) ScheduleHedges(time.Duration, int) []time.Duration { return s }
 
 func (StaticDelays) AdmitHedge(time.Duration, int, int) bool { return true }
 
@@ -41,7 +41,7 @@ func (p *LibraryPolicy) hostKey(host int) *policy.Key {
 	return p.keys[host]
 }
 
-func (p *LibraryPolicy) StartCall(now time.Duration, host int) []time.Duration {
+func (p *LibraryPolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
 	if schedule := p.hostKey(host).Begin(epoch.Add(now)); schedule != nil {
 		return schedule.Delays
 	}
@@ -84,7 +84,7 @@ func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
 
-func (p *BhopePolicy) StartCall(now time.Duration, host int) []time.Duration {
+func (p *BhopePolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
 	return []time.Duration{p.policy.HedgeDelay(now, strconv.Itoa(host))}
 }
 
@@ -116,8 +116,8 @@ const (
 	FailsafeThreshold = 20
 )
 
-// StartCall implements Policy. It returns one hedge delay, or none until the moving quantile has enough samples.
-func (f *FailsafePolicy) StartCall(time.Duration, int) []time.Duration {
+// ScheduleHedges implements Policy. It returns one hedge delay, or none until the moving quantile has enough samples.
+func (f *FailsafePolicy) ScheduleHedges(time.Duration, int) []time.Duration {
 	f.calls++
 	if f.quantile.count < FailsafeThreshold {
 		return nil

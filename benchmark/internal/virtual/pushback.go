@@ -22,8 +22,8 @@ func (c *perClientPolicies) clientPolicy(host int) Policy {
 	return c.policies[host]
 }
 
-func (c *perClientPolicies) StartCall(now time.Duration, host int) []time.Duration {
-	return c.clientPolicy(host).StartCall(now, 0)
+func (c *perClientPolicies) ScheduleHedges(now time.Duration, host int) []time.Duration {
+	return c.clientPolicy(host).ScheduleHedges(now, 0)
 }
 func (c *perClientPolicies) AdmitHedge(now time.Duration, host, index int) bool {
 	return c.clientPolicy(host).AdmitHedge(now, 0, index)

@@ -4,7 +4,7 @@
 // The seed, the request and the attempt determine the duration of an attempt. All policies therefore meet the same
 // latencies.
 //
-// The network is not simulated. An attempt takes the time of its [Model] after its time in a [Queue], and a cancelled
+// The network is not simulated. An attempt takes the time of its [LatencyModel] after its time in a [Queue], and a cancelled
 // attempt ends at once.
 package virtual
 
@@ -30,7 +30,7 @@ type Simulation struct {
 	Episodes int
 
 	// Model has the time that a server needs for an attempt.
-	Model Model
+	Model LatencyModel
 	// Queue has the servers. nil means that an attempt never waits for a server.
 	Queue *Queue
 	// Timeout is the time after which calls fail. 0 means that they do not.
@@ -44,8 +44,9 @@ type Simulation struct {
 // A Policy decides when calls are hedged. A Simulation calls the methods of a Policy from one goroutine. Times are
 // since the start of the episode.
 type Policy interface {
-	// StartCall counts a call that starts now. It returns the hedge delays, in rising order, at most [MaxHedges].
-	StartCall(now time.Duration, host int) []time.Duration
+	// ScheduleHedges is called at the start of a call. It returns the hedge delays of the call, in rising order, at most
+	// [MaxHedges].
+	ScheduleHedges(now time.Duration, host int) []time.Duration
 	// AdmitHedge reports whether a hedge starts. It is called when a call has no answer after the delay with that index.
 	AdmitHedge(now time.Duration, host, index int) bool
 	// RecordResult records the result of a call.
@@ -58,7 +59,7 @@ type CallResult struct {
 	Latency           time.Duration   // until the answer or the failure
 	Winner            int             // the attempt that answered; -1: the call failed
 	PushedBack        bool            // all attempts were answered by pushback
-	HasDelay          bool            // StartCall returned a hedge delay
+	HasDelay          bool            // ScheduleHedges returned a hedge delay
 	ReachedFirstDelay bool            // the call had no answer then
 	Starts            []time.Duration // of the attempts, since the start of the call
 }
@@ -211,7 +212,7 @@ func (r *episodeRun) startCall() {
 	}
 	r.issued++
 	id := callID{slot, c.generation}
-	c.delays = r.policy.StartCall(r.now, int(c.host))
+	c.delays = r.policy.ScheduleHedges(r.now, int(c.host))
 	if len(c.delays) > 0 {
 		r.events.pushEvent(event{at: r.now + c.delays[0], kind: hedgeDue, call: id})
 	}

@@ -16,7 +16,7 @@ import (
 
 const ms = time.Millisecond
 
-func referenceModel() virtual.Model {
+func referenceModel() virtual.LatencyModel {
 	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
 
@@ -87,7 +87,7 @@ func TestPoliciesMeetTheSameLatencies(t *testing.T) {
 
 func TestModelsHaveTheirMoments(t *testing.T) {
 	skipIfShort(t)
-	run := func(m virtual.Model) []latency.Call {
+	run := func(m virtual.LatencyModel) []latency.Call {
 		return virtual.Simulation{Rate: 1000, Requests: 200_000, Model: m}.Run(t.Context(), 3, newUnhedged, nil)
 	}
 	calls := run(virtual.LognormalLatency(5*ms, 2*ms))
