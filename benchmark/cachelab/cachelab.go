@@ -49,7 +49,7 @@ var scenarios = []scenario{
 	{lab.Scenario{Name: "tcp-new", Description: "over a new TCP connection for each query"}, "tcp", 0},
 }
 
-// newManyClients returns the scenarios of ManyClients.
+// newManyClients returns scenarios with 100 to 19,000 TCP or TLS connections.
 func newManyClients() (all []scenario) {
 	for _, network := range []string{"tcp", "tls"} {
 		for _, n := range []int{100, 1000, 10_000, 19_000} {

@@ -213,8 +213,8 @@ func (s *server) residentMemory() float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// kernelMemory returns the memory of the objects of the kernel of this machine, such as sockets, in bytes, or 0 if it is
-// unknown. It needs root.
+// kernelMemory returns the bytes that the kernel of this machine uses for its objects, such as sockets. It needs root,
+// and returns 0 if they are unknown.
 func kernelMemory() (total float64) {
 	text, _ := os.ReadFile("/proc/slabinfo")
 	for line := range strings.Lines(string(text)) {

@@ -134,8 +134,8 @@ func addressQuery(i int) query {
 	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
 }
 
-// modifyEveryNth returns a function for scenario.query. The function returns the i-th query of addressQuery. It calls
-// change with each query for which i modulo period is rest.
+// modifyEveryNth returns a function that returns the i-th query of a run. The function change modifies each query for
+// which i modulo period is rest.
 func modifyEveryNth(period, rest int, change func(i int, q *query)) func(i int) query {
 	return func(i int) query {
 		q := addressQuery(i)

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// An axis is the horizontal or vertical axis of a chart. It has a range, labelled ticks, and a linear or logarithmic
-// scale.
+// An axis is the horizontal or vertical axis of a chart.
 type axis struct {
 	low, high   float64
 	logarithmic bool
@@ -19,7 +18,7 @@ type tick struct {
 	label string
 }
 
-// toFraction returns the position of value on the axis, as a fraction of the length of the axis from the low end.
+// toFraction returns the position of value on the axis, from 0 at the low end to 1.
 func (a axis) toFraction(value float64) float64 {
 	if a.logarithmic {
 		return math.Log(value/a.low) / math.Log(a.high/a.low)
@@ -27,8 +26,7 @@ func (a axis) toFraction(value float64) float64 {
 	return (value - a.low) / (a.high - a.low)
 }
 
-// newPercentileAxis returns a logarithmic axis for percentiles. Percentile p has the value 1/(1−p) on the axis, which
-// extends from 2, the median, to high. The ticks are at well-known percentiles.
+// newPercentileAxis returns a logarithmic axis from the median to high. Percentile p has the value 1/(1−p).
 func newPercentileAxis(high float64) axis {
 	ticks := []tick{{2, "p50"}, {10, "p90"}, {20, "p95"}}
 	for nines := 2; math.Pow(10, float64(nines)) <= high*1.0001; nines++ {
@@ -41,8 +39,7 @@ func newPercentileAxis(high float64) axis {
 	return axis{low: 2, high: high, logarithmic: true, ticks: ticks}
 }
 
-// newLogarithmicAxis returns a logarithmic axis from low to high with ticks at 1, 2, 5, 10, 20 and so on. An axis with
-// a wide range has fewer ticks, and an axis with a narrow range has more.
+// newLogarithmicAxis returns a logarithmic axis with ticks at 1, 2, 5, 10, 20 and so on, or fewer or more by its range.
 func newLogarithmicAxis(low, high float64) axis {
 	steps := []float64{1, 2, 5}
 	switch decades := math.Log10(high / low); {

@@ -29,28 +29,25 @@ type canvas struct {
 	body               bytes.Buffer
 }
 
-// A lineLabel is the label of a line in a chart. It has the position in pixels at which the line ends.
+// A lineLabel is the label of a line in a chart, with the end of the line in pixels.
 type lineLabel struct {
 	class string
 	x, y  float64
 	texts []string // one per row; the first has the colour of the line
 }
 
-// toPixel converts a point in the units of the axes to a position in pixels.
 func (c *canvas) toPixel(p point) (x, y float64) {
 	return plotLeft + (plotRight-plotLeft)*c.x.toFraction(p.X), plotBottom - (plotBottom-plotTop)*c.y.toFraction(p.Y)
 }
 
-// addElement appends an SVG element to the drawing. format and args are as for fmt.Printf.
 func (c *canvas) addElement(format string, args ...any) { fmt.Fprintf(&c.body, format+"\n", args...) }
 
-// addText appends text with a CSS class to the drawing, at a position in pixels.
 func (c *canvas) addText(class string, x, y float64, text string) {
 	c.addElement(`<text class="%s" x="%.1f" y="%.1f">%s</text>`, class, x, y, html.EscapeString(text))
 }
 
-// drawAxes draws the grid of the chart, the labels of the ticks, and the title of the horizontal axis. It leaves out
-// ticks of the horizontal axis whose labels would overlap.
+// drawAxes draws the grid, the labels of the ticks, and the title of the horizontal axis. It leaves out ticks of the
+// horizontal axis whose labels would overlap.
 func (c *canvas) drawAxes(xTitle string) {
 	for _, t := range c.y.ticks {
 		_, y := c.toPixel(point{c.x.low, t.value})
@@ -70,8 +67,7 @@ func (c *canvas) drawAxes(xTitle string) {
 	c.addText("tick middle", (plotLeft+plotRight)/2, plotBottom+42, xTitle)
 }
 
-// drawLine draws a line through the points within the horizontal axis. texts are the rows of the line's label, which
-// drawLabels draws later.
+// drawLine draws a line through the points within the horizontal axis. texts are the rows of the line's label.
 func (c *canvas) drawLine(style lineStyle, points []point, texts ...string) {
 	var path strings.Builder
 	label := lineLabel{class: style.class, texts: texts}
@@ -140,8 +136,7 @@ func separatePositions(wanted []float64, distance, low, high float64) []float64 
 	return positions
 }
 
-// renderSVG returns the drawing as SVG. style is the style sheet of the drawing, or empty if the drawing is part of a
-// page with a style sheet.
+// renderSVG returns the drawing as SVG. style is empty if the drawing is part of a page with a style sheet.
 func (c *canvas) renderSVG(style string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-label="%s">`+"\n",

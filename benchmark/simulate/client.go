@@ -229,7 +229,7 @@ func (p randomPicker) Pick(info balancer.PickInfo) (balancer.PickResult, error) 
 	return balancer.PickResult{SubConn: p[pickReplica(info.Ctx, len(p))]}, nil
 }
 
-// A raceOperation is an operation whose attempts package race runs. Its results are numbers, which need not be closed.
+// A raceOperation adapts a function to the interface race.Operation. Its results need not be closed.
 type raceOperation func(context.Context) (int, error)
 
 func (f raceOperation) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }

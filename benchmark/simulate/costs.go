@@ -12,8 +12,7 @@ import (
 
 const benchmarkRuns = 5
 
-// runGoBenchmark runs go test five times with the arguments args, separated by spaces, and returns the output of all
-// runs. Five runs let the benchmarks take turns. The function shows the progress in p.
+// runGoBenchmark returns the output of five runs of go test with args, so that the benchmarks take turns.
 func runGoBenchmark(ctx context.Context, args string, p *progressDisplay) ([]byte, error) {
 	var all []byte
 	for i := range benchmarkRuns {
@@ -27,8 +26,8 @@ func runGoBenchmark(ctx context.Context, args string, p *progressDisplay) ([]byt
 	return all, nil
 }
 
-// The benchmarkResults have the sorted values of Go benchmarks in several runs. The key is the name of the benchmark, a
-// space, and the unit of the values: "BenchmarkX ns/op".
+// The benchmarkResults have the sorted values of Go benchmarks. The key is the name, a space, and the unit: "BenchmarkX
+// ns/op".
 type benchmarkResults map[string][]float64
 
 // processorSuffix matches the number of processors, which package testing appends to the names of benchmarks.
@@ -53,8 +52,7 @@ func parseBenchmark(out []byte) benchmarkResults {
 	return res
 }
 
-// median returns the median m of a benchmark's values in the given unit, and half of the range of these values. For an
-// even number of values, the median is the lower middle value. ok is false if there are no values.
+// median returns the median m of a benchmark's values, and half of their range. ok is false if there are none.
 func (b benchmarkResults) median(name, unit string) (m, halfRange float64, ok bool) {
 	v := b[name+" "+unit]
 	if len(v) == 0 {
@@ -63,8 +61,7 @@ func (b benchmarkResults) median(name, unit string) (m, halfRange float64, ok bo
 	return v[(len(v)-1)/2], (v[len(v)-1] - v[0]) / 2, true
 }
 
-// formatCosts returns the Markdown table of the time and the allocations that each hedging library adds to a call: the
-// difference to the same call without a library.
+// formatCosts returns the Markdown table of the time and the allocations that each hedging library adds to a call.
 func formatCosts(b benchmarkResults) string {
 	kinds := []struct{ title, name string }{
 		{"HTTP/1.1", "http1"}, {"HTTP/1.1, a context per request", "http1-fresh-context"},
@@ -97,7 +94,6 @@ func formatCosts(b benchmarkResults) string {
 	return s.String()
 }
 
-// formatThreeDigits returns x as text with three significant digits, or as a whole number from 100 on.
 func formatThreeDigits(x float64) string {
 	if x >= 100 {
 		return strconv.FormatFloat(x, 'f', 0, 64)

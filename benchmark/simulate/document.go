@@ -14,11 +14,9 @@ const (
 	tableClosing = "<!-- /table -->"
 )
 
-// tablePattern matches a table in a document. The text between its two comments is replaced.
 var tablePattern = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]+) -->\n.*?<!-- /table -->`)
 
-// A renderedTable is the new content of a table in a document, in Markdown. It also has the picture of the same run if
-// the document shows one.
+// A renderedTable is the new content of a table in a document, and the picture of the same run if there is one.
 type renderedTable struct {
 	body    string
 	picture []byte

@@ -30,9 +30,7 @@ type engineWithFlags interface {
 	checkFlags(fs *flag.FlagSet, chosen bool) error
 }
 
-// An engineSpec describes an engine: one of the ways in which simulate measures, for example in virtual time or over
-// real sockets. It has the engine's name, description and scenarios, its default number of runs, the tolerated lateness
-// of timers, and the columns of its tables.
+// An engineSpec describes an engine: its scenarios, the tolerated lateness of timers, and the columns of its tables.
 type engineSpec struct {
 	name        string
 	description string     // one sentence
@@ -53,8 +51,7 @@ type engineSpec struct {
 // in virtual or fake time return false.
 func (p engineSpec) runsInRealTime() bool { return p.maxTimerDelay > 0 }
 
-// An engineRegistration is an entry in the list of engines: a function that makes an engine, and the position of the
-// engine in the list.
+// An engineRegistration is an entry in the list of engines.
 type engineRegistration struct {
 	position  int // among the engines, unique
 	newEngine func() engine
@@ -62,8 +59,7 @@ type engineRegistration struct {
 
 var engineRegistrations []engineRegistration
 
-// registerEngine adds an engine to the list of engines. position is the position in the list, which must be unique.
-// newEngine returns a new engine whose flags have their default values.
+// registerEngine adds an engine to the list of engines. newEngine returns an engine whose flags have their defaults.
 func registerEngine(position int, newEngine func() engine) {
 	engineRegistrations = append(engineRegistrations, engineRegistration{position, newEngine})
 	slices.SortFunc(engineRegistrations, func(a, b engineRegistration) int { return cmp.Compare(a.position, b.position) })
@@ -77,15 +73,13 @@ func newEngines() []engine {
 	return all
 }
 
-// helperProcesses are the functions that registerHelperProcess has registered.
 var helperProcesses []func()
 
-// registerHelperProcess registers the function serve for runHelperProcess to call. If an engine has started this
-// process as a helper, serve does the work of the helper and exits. Otherwise serve returns at once.
+// registerHelperProcess adds a function that does the work of a helper process and exits if an engine has started this
+// process as a helper. Otherwise the function returns at once.
 func registerHelperProcess(serve func()) { helperProcesses = append(helperProcesses, serve) }
 
-// runHelperProcess does the work of a helper process and exits, if an engine has started this process as a helper. In
-// any other process it returns at once.
+// runHelperProcess calls the functions that registerHelperProcess has added.
 func runHelperProcess() {
 	for _, serve := range helperProcesses {
 		serve()

@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 )
 
-// writeResults writes the results to w in the given format: text or json.
 func (f engineResults) writeResults(w io.Writer, format string) error {
 	if format == "text" {
 		_, err := io.WriteString(w, f.formatText(mainColumns, isTerminal(w)))
@@ -23,9 +22,8 @@ func (f engineResults) writeResults(w io.Writer, format string) error {
 	return e.Encode(rows)
 }
 
-// formatText returns the results as plain text: a table of each scenario with a sentence about the scenario, an
-// explanation of the strategies, and notes. columns returns the columns of the engine's tables. terminal says whether
-// to print the rows of this library in bold.
+// formatText returns the results as plain text with the columns that the function columns returns. On a terminal, the
+// rows of this library are bold.
 func (f engineResults) formatText(columns func(engineSpec) []metric, terminal bool) string {
 	if len(f.scenarios) == 0 {
 		return ""
@@ -49,7 +47,7 @@ func (f engineResults) formatText(columns func(engineSpec) []metric, terminal bo
 	return b.String()
 }
 
-// MarshalJSON returns the row as a JSON object that has the metrics in their order. A metric without a figure is null.
+// MarshalJSON returns an object with all metrics in their order. A metric without a figure is null.
 func (r row) MarshalJSON() ([]byte, error) {
 	b := []byte("{")
 	for i, m := range metrics {
@@ -65,8 +63,7 @@ func (r row) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// rowLabel returns the label of a row in tables: the name of the strategy. If the row is for a part of the scenario,
-// the name of the part comes first.
+// rowLabel returns the label of a row in tables: the part of the scenario, if any, and the strategy.
 func rowLabel(r row) string {
 	if _, part, ok := strings.Cut(r.Scenario, "/"); ok {
 		return part + ": " + r.Strategy
@@ -74,8 +71,7 @@ func rowLabel(r row) string {
 	return r.Strategy
 }
 
-// formatTextTable returns the table of one scenario's results as plain text, with the given columns. terminal says
-// whether the rows of this library are bold.
+// formatTextTable returns the table of one scenario as plain text. On a terminal, the rows of this library are bold.
 func formatTextTable(f scenarioResults, columns []metric, terminal bool) string {
 	rows := f.tableRows()
 	table := newTextTable(rows, columns)
@@ -89,15 +85,13 @@ func formatTextTable(f scenarioResults, columns []metric, terminal bool) string 
 	return formatFramedTable(lines)
 }
 
-// A frameLine is a line of a table with a frame of line-drawing characters. A frameLine without cells is a horizontal
-// rule.
+// A frameLine is a line of a table with a frame. A frameLine without cells is a horizontal rule.
 type frameLine struct {
 	cells []string
 	bold  bool
 }
 
-// formatFramedTable returns a table with a frame of line-drawing characters. The first column is aligned left, and all
-// others are aligned right. All lines have as many cells as the first line.
+// formatFramedTable returns a table with a frame. The first column is aligned left, and all others right.
 func formatFramedTable(lines []frameLine) string {
 	width := make([]int, len(lines[0].cells))
 	for _, l := range lines {
@@ -140,7 +134,6 @@ func formatFramedTable(lines []frameLine) string {
 	return b.String()
 }
 
-// formatMarkdownTable returns rows as a Markdown table with all columns of an engine.
 func formatMarkdownTable(rows []row, engine engineSpec) string {
 	table := newTextTable(rows, allColumns(engine))
 	var b strings.Builder

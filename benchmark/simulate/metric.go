@@ -65,7 +65,7 @@ func newEngineMetric(name, title string, position int, format string) metric {
 	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: position, format: format, isEngineSpecific: true}
 }
 
-// enginePosition returns the position of the metric's column if only one engine has the metric, and otherwise 0.
+// enginePosition returns the position of the column of a metric that only one engine has, or 0.
 func (m metric) enginePosition() int {
 	if m.isEngineSpecific {
 		return m.position
@@ -73,8 +73,7 @@ func (m metric) enginePosition() int {
 	return 0
 }
 
-// formatCell returns the text of a table cell: the value of the metric in row r, followed by ± and the error margin if
-// there is one. The text is empty if the row has no value.
+// formatCell returns the value of the metric in row r, with ± and the error margin if there is one, or an empty text.
 func (m metric) formatCell(r *row) string {
 	if m.cell != nil {
 		return m.cell(r)
@@ -98,14 +97,14 @@ func (m metric) formatCell(r *row) string {
 	return ""
 }
 
-// A textTable is a table of results for people: the titles of the columns, and the cells of each row as text.
+// A textTable has the titles of the columns and the cells of each row of a table for people.
 type textTable struct {
 	titles []string
 	cells  [][]string
 }
 
-// newTextTable returns a table with the given rows and columns, with latencies in milliseconds. It leaves out columns
-// for which the first row has no value, and the column of errors if there are none.
+// newTextTable returns a table without columns for which the first row has no value, and without errors if there are
+// none.
 func newTextTable(rows []row, columns []metric) textTable {
 	table := textTable{cells: make([][]string, len(rows))}
 	for _, m := range columns {
@@ -167,8 +166,7 @@ func joinRuns(runs []strategyResult) strategyResult {
 	return joined
 }
 
-// setMedian sets metric m in the i-th row of the first run to the median over all runs. It returns half of the range of
-// the values. T is the type of the values.
+// setMedian sets metric m in the i-th row of the first run to the median over all runs. It returns half of the range.
 func setMedian[T int | float64](runs []strategyResult, i int, m metric) (half float64) {
 	var all []T
 	for _, run := range runs {

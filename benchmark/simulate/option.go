@@ -13,8 +13,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// The options are the settings of one run of the command: the engine, the scenarios, the strategies, the number of
-// requests and runs, the seed, and the output.
+// The options are the values of the command-line flags.
 type options struct {
 	engine     engine
 	scenarios  []scenario
@@ -31,8 +30,8 @@ type options struct {
 	args       []string
 }
 
-// selectStrategies returns the names of the strategies that run in scenario sc: those of the flag -strategy, or else
-// all. Strategies that the engine does not support in the scenario are left out.
+// selectStrategies returns the names of the strategies that run in scenario sc: the selected ones that the engine
+// supports in sc.
 func (o options) selectStrategies(sc scenario) []string {
 	names := slices.Clone(o.strategies)
 	if names == nil {
@@ -197,8 +196,7 @@ func (o *options) checkPeers() error {
 	return fmt.Errorf("-peer %s=%s: engine %s starts no DNS servers", name, strings.Join(o.peers[name], " "), o.engine.spec().name)
 }
 
-// checkUnusedFlags returns an error if one of the flags with the given names is set to a value other than the default.
-// The flags belong to engine, which is not selected.
+// checkUnusedFlags returns an error if a flag of engine, which is not selected, has a value other than the default.
 func checkUnusedFlags(fs *flag.FlagSet, engine string, names ...string) error {
 	for _, name := range names {
 		if f := fs.Lookup(name); f.Value.String() != f.DefValue {
@@ -213,7 +211,7 @@ func isFlagSet(fs *flag.FlagSet, name string) (found bool) {
 	return found
 }
 
-// newChoiceError returns the error for a flag with an invalid value. name is the name of the flag.
+// newChoiceError returns the error for a flag with an invalid value.
 func newChoiceError(name, value string, allowed []string) error {
 	return fmt.Errorf("-%s %q: must be %s", name, value, joinWithOr(allowed))
 }
@@ -238,7 +236,6 @@ func engineNames() []string {
 	return names
 }
 
-// printUsage writes the usage text to w: the flags in fs, and the names of all strategies and engines.
 func printUsage(w io.Writer, fs *flag.FlagSet) {
 	fs.SetOutput(w)
 	fmt.Fprint(w, "Usage: simulate [flags]\n\nPuts hedging strategies through the same traffic, side by side.\n\n")
@@ -247,8 +244,7 @@ func printUsage(w io.Writer, fs *flag.FlagSet) {
 	printDescriptions(w)
 }
 
-// printDescriptions writes the output of the flag -list to w: the descriptions of all strategies, and of all engines
-// with their scenarios.
+// printDescriptions writes the output of the flag -list to w.
 func printDescriptions(w io.Writer) {
 	fmt.Fprint(w, "Strategies:\n")
 	for _, s := range strategies {

@@ -13,15 +13,14 @@ import (
 	"golang.org/x/term"
 )
 
-// overviewRuns are the runs of the overview, one after the other. simulate makes them if the flags select neither an
-// engine nor a scenario. The first has the same figures on every machine, and the second measures real sockets.
+// overviewRuns are the engines that simulate runs if the flags select neither an engine nor a scenario.
 var overviewRuns = []struct{ engine, heading string }{
 	{"virtual", "In virtual time, the same on every machine:"},
 	{"http", "HTTP/1.1 over loopback sockets:"},
 }
 
-// overviewOptions returns the options of each run of the overview, which simulate prints if no flag selects an engine
-// or a scenario. Each run has the first scenario of one engine, and all strategies with a title.
+// overviewOptions returns the options of the two runs that simulate makes if no flag selects an engine or a scenario:
+// the first scenario of two engines, with all strategies that have a title.
 func (o options) overviewOptions() []options {
 	if o.strategies == nil {
 		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })
@@ -35,8 +34,8 @@ func (o options) overviewOptions() []options {
 	return runs
 }
 
-// runEngines runs the selected engine, or all engines of the overview, and returns the results of each engine. It
-// shows the progress in p. If ctx ends, it returns the results so far and an error.
+// runEngines runs the selected engine, or the engines of the overview. If ctx ends, it returns the results so far and
+// an error.
 func runEngines(ctx context.Context, o options, p *progressDisplay) (all []engineResults, err error) {
 	runs := []options{o}
 	if o.overview {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A themedColour is a colour in charts: a CSS colour for light pages, and a CSS colour for dark pages.
+// A themedColour is a CSS colour for light pages and one for dark pages.
 type themedColour struct{ light, dark string }
 
 // The colours of a drawing besides those of its lines.
@@ -34,7 +34,7 @@ var (
 // dashPatterns distinguish lines of one colour, as values of stroke-dasharray.
 var dashPatterns = []string{"none", "8 4", "2 4", "10 3 2 3"}
 
-// A lineStyle is the appearance of a strategy's line and label in charts: the colour, the dash pattern and the width.
+// A lineStyle is the appearance of a strategy's line and label in charts.
 type lineStyle struct {
 	strategy string
 	class    string // of the elements
@@ -45,7 +45,6 @@ type lineStyle struct {
 
 type lineStyles []lineStyle
 
-// findStyle returns the style of the strategy with the given name, which must have a style.
 func (s lineStyles) findStyle(strategy string) lineStyle {
 	return s[slices.IndexFunc(s, func(style lineStyle) bool { return style.strategy == strategy })]
 }
@@ -79,8 +78,7 @@ func newLineStyles(strategies []string) lineStyles {
 // library.
 const bestStaticLibrary = "best static"
 
-// libraryName returns the name of the library or program of a strategy: the name of the strategy up to the first
-// hyphen. For strategies with the best static delay, it is bestStaticLibrary.
+// libraryName returns the library or program of a strategy: the name up to the first hyphen, or bestStaticLibrary.
 func libraryName(strategy string) string {
 	if findStrategy(strategy).isBestStatic() {
 		return bestStaticLibrary

@@ -39,8 +39,8 @@ func drawLatencies(f scenarioResults, styles lineStyles) *canvas {
 	return d
 }
 
-// headlineStrategies returns the strategies in README's table and picture: this library, and then all other strategies
-// with a title.
+// headlineStrategies returns the strategies with a title, which README's table and picture show, with this library
+// first.
 func headlineStrategies() []strategy {
 	return filterStrategies(func(s strategy) bool { return s.title != "" })
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// A documentMeasurer runs the commands that produce the tables of documents. It keeps the results of each run, so that
-// tables with the same arguments share one run.
+// A documentMeasurer runs the commands of the tables in documents. Tables with the same arguments share one run.
 type documentMeasurer struct {
 	ctx           context.Context
 	progress      *progressDisplay
@@ -21,15 +20,13 @@ type documentMeasurer struct {
 	resultsByArgs map[string]engineResults
 }
 
-// measureDocuments measures the tables in the files of the flag -readme, and writes them into these files. It shows the
-// progress in p.
+// measureDocuments measures the tables in the files of the flag -readme, and writes them into these files.
 func measureDocuments(ctx context.Context, o options, p *progressDisplay) error {
 	m := &documentMeasurer{ctx: ctx, progress: p, peers: o.peers, resultsByArgs: make(map[string]engineResults)}
 	return updateDocuments(o.readme, m.measureTable)
 }
 
-// measureTable measures a table of a document by Go benchmarks or this command, and returns the new content of the
-// table.
+// measureTable measures a table of a document by Go benchmarks or by this command.
 func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) {
 	if t.renderCosts != nil {
 		out, err := runGoBenchmark(m.ctx, t.benchmark, m.progress)
@@ -51,8 +48,8 @@ func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) 
 	return table, nil
 }
 
-// runMemoized runs this command with the arguments args, separated by spaces, and returns the results. Later calls with
-// the same arguments return the same results. It returns an error if the machine is too busy.
+// runMemoized returns the results of this command with the arguments args. It returns an error if the machine is too
+// busy.
 func (m *documentMeasurer) runMemoized(args string) (engineResults, error) {
 	if found, ok := m.resultsByArgs[args]; ok {
 		return found, nil
@@ -73,8 +70,8 @@ func (m *documentMeasurer) runMemoized(args string) (engineResults, error) {
 	return found, nil
 }
 
-// appendOrigin returns a table followed by a line that says where the figures come from. The line has citedCommand, the
-// machine, the date, and basis, which explains the figures.
+// appendOrigin returns a table and a line with the command, the machine, the date, and basis, which explains the
+// figures.
 func appendOrigin(table, citedCommand, basis string) string {
 	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", table, citedCommand, describeMachine(), time.Now().Format(time.DateOnly), basis)
 }

@@ -19,22 +19,21 @@ var reportHTML string
 
 var reportTemplate = template.Must(template.New("report").Parse(reportHTML))
 
-// A reportPage is the content of the HTML report, for the template of the report. The report is a single file.
+// A reportPage has the values that the template report.html shows.
 type reportPage struct {
 	Command, Machine, Date string
 	Runs                   []reportRun
 	Style                  template.CSS // of the charts
 }
 
-// A reportRun is the part of the HTML report with the results of one engine: the tables with all columns as text, and
-// the charts of all scenarios as SVG.
+// A reportRun is the part of the HTML report with the tables and the charts of one engine.
 type reportRun struct {
 	Text   string
 	Charts []template.HTML
 }
 
-// writeReport writes two kinds of files to the directory dir: the HTML report of all results, and the charts of each
-// scenario as SVG. It returns the path of the report.
+// writeReport writes the HTML report of all results and the chart of each scenario to the directory dir. It returns the
+// path of the report.
 func writeReport(dir string, all []engineResults) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("-out: %w", err)

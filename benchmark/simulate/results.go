@@ -9,8 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// The engineResults are the results of one engine in all scenarios that ran, with the options of the run and the
-// measured lateness of timers.
+// The engineResults are the results of one engine.
 type engineResults struct {
 	options    options
 	scenarios  []scenarioResults
@@ -23,8 +22,7 @@ type scenarioResults struct {
 	results  []strategyResult
 }
 
-// rows returns the table rows of all scenarios. For each scenario, the rows for the whole scenario come first, and then
-// those for each part.
+// rows returns the table rows of all scenarios: those for each whole scenario, and then those for its parts.
 func (f engineResults) rows() []row {
 	var all []row
 	for _, s := range f.scenarios {
@@ -33,8 +31,7 @@ func (f engineResults) rows() []row {
 	return all
 }
 
-// rows returns the table rows of the scenario. The rows for the whole scenario come first, and then those for each
-// part.
+// rows returns the table rows for the whole scenario, and then those for its parts.
 func (f scenarioResults) rows() []row {
 	var all []row
 	for i := range 1 + len(f.scenario.parts) {
@@ -54,7 +51,6 @@ func (f scenarioResults) findResult(strategy string) strategyResult {
 	return f.results[i]
 }
 
-// strategies returns the names of the strategies that ran in the scenario.
 func (f scenarioResults) strategies() (names []string) {
 	for _, r := range f.results {
 		names = append(names, r.strategy)
@@ -62,8 +58,7 @@ func (f scenarioResults) strategies() (names []string) {
 	return names
 }
 
-// collectStrategies returns the strategies that ran with one of several engines, in the order of the tables, with this
-// library first.
+// collectStrategies returns the strategies that ran with one of several engines, with this library first.
 func collectStrategies(all ...engineResults) []strategy {
 	return filterStrategies(func(s strategy) bool {
 		return slices.ContainsFunc(all, func(f engineResults) bool {
@@ -87,7 +82,6 @@ func (f scenarioResults) tableRows() []row {
 	return rows
 }
 
-// describeRequests returns a phrase with the number of requests that each strategy sent in the scenario.
 func (f scenarioResults) describeRequests() string {
 	var all []int
 	for _, r := range f.results {
@@ -134,7 +128,6 @@ func (f scenarioResults) compareWithPeers(names map[string]string) string {
 	return text + "."
 }
 
-// describeCost returns a phrase with the extra requests and the connections in row r.
 func describeCost(r row) string {
 	cost := formatPercent(r.Extra) + " extra requests"
 	if r.Conns != nil {
@@ -167,21 +160,19 @@ func (o options) explainErrorMargin() string {
 	return "± is half of a 95 % interval, from how much ten consecutive parts of the run differ, and never less than for independent calls"
 }
 
-// isBusy reports whether the machine was too busy for measurements in real time: timers were later than the engine
-// tolerates.
+// isBusy reports whether timers were later than the engine tolerates.
 func (f engineResults) isBusy() bool {
 	engine := f.options.engine.spec()
 	return engine.runsInRealTime() && f.timerDelay > engine.maxTimerDelay
 }
 
-// busyWarning returns the warning that the machine was too busy. late is the measured lateness of timers.
 func (p engineSpec) busyWarning(late time.Duration) string {
 	return fmt.Sprintf("THIS MACHINE IS TOO BUSY: 1 %% of its timers are more than %s ms late (limit: %s ms). "+
 		"Figures in real time mean nothing then. Wait until it is quiet, or use -engine virtual, which no machine disturbs.",
 		formatMillis(toMillis(late)), formatMillis(toMillis(p.maxTimerDelay)))
 }
 
-// toSentence returns the phrase s as a sentence, with a capital letter and a full stop.
+// toSentence returns s with a capital letter and a full stop.
 func toSentence(s string) string {
 	first, n := utf8.DecodeRuneInString(s)
 	return string(unicode.ToUpper(first)) + s[n:] + "."

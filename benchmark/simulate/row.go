@@ -8,8 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A row has the measured figures of one strategy in one scenario, or in one part of a scenario: latency quantiles in
-// milliseconds, numbers of requests, errors and hedges, and costs.
+// A row has the figures of one strategy in one scenario or in one part of a scenario.
 type row struct {
 	Engine   string
 	Scenario string
@@ -40,8 +39,7 @@ type row struct {
 	errorMargins errorMargins // see options.explainErrorMargin
 }
 
-// A trial is the measurement of one strategy in one run of a scenario: the calls, and further costs that the engine has
-// measured.
+// A trial is the measurement of one strategy in one run of a scenario.
 type trial struct {
 	engine   string
 	scenario *scenario
@@ -60,8 +58,7 @@ type trial struct {
 	engineFigures func(part string, calls []int) map[string]float64
 }
 
-// wholeScenarioFigures returns a function for the field trial.engineFigures. The function returns figures for the
-// whole scenario, and nil for a part of the scenario.
+// wholeScenarioFigures returns a function for trial.engineFigures that returns figures for the whole scenario alone.
 func wholeScenarioFigures(figures map[string]float64) func(string, []int) map[string]float64 {
 	return func(part string, _ []int) map[string]float64 {
 		if part == "" {
@@ -71,8 +68,7 @@ func wholeScenarioFigures(figures map[string]float64) func(string, []int) map[st
 	}
 }
 
-// A hedgeCost is the cost of hedging in a trial: the extra requests in percent, the hedges that were sent, and the
-// hedges that won.
+// A hedgeCost is the cost of hedging in a trial.
 type hedgeCost struct {
 	extra        float64 // percent
 	hedges, wins int
@@ -86,7 +82,6 @@ type strategyResult struct {
 	curve    []point // latency by percentile
 }
 
-// toResult returns the summary of the trial: its rows and its curve.
 func (t *trial) toResult() strategyResult {
 	res := strategyResult{strategy: t.strategy, curve: newLatencyCurve(latency.SortedLatencies(t.calls))}
 	whole := t.newRow("", func(latency.Call) bool { return true })
@@ -105,8 +100,8 @@ func (t *trial) toResult() strategyResult {
 	return res
 }
 
-// newRow returns the figures of one part of the scenario, that is, of the calls for which in returns true. part is the
-// name of the part. For the whole scenario, part is empty, and in always returns true.
+// newRow returns the figures of the calls for which in returns true. part is the name of this part of the scenario, or
+// empty for the whole.
 func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	r := row{Engine: t.engine, Scenario: t.scenario.name, Strategy: t.strategy, Seed: t.seed}
 	if part != "" {
@@ -160,8 +155,8 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	return r
 }
 
-// setEngineFigures sets the figures in r that only one engine has. part is the part of the scenario that the row is
-// for, or empty for the whole scenario. calls are the indices of the row's calls in the trial.
+// setEngineFigures sets the figures in r that only one engine has. calls are the indices of the row's calls in the
+// trial.
 func (t *trial) setEngineFigures(r *row, part string, calls []int) {
 	if t.engineFigures == nil {
 		return

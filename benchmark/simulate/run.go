@@ -13,8 +13,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A job is one run of a scenario with one seed: the strategies and the number of requests. It also has the receivers of
-// the progress and of the measured lateness of timers.
+// A job is one run of a scenario with one seed.
 type job struct {
 	scenario   *scenario
 	strategies []string
@@ -27,8 +26,7 @@ type job struct {
 	fake       bool // time, by testing/synctest
 }
 
-// requestCount returns the number of requests that each strategy sends: the value of -requests if that is set, the
-// argument quick if the flag -quick is set, and otherwise usual.
+// requestCount returns the number of requests of each strategy: -requests, or quick with -quick, or usual.
 func (j job) requestCount(usual, quick int) int {
 	switch {
 	case j.size.requests > 0:
@@ -39,8 +37,8 @@ func (j job) requestCount(usual, quick int) int {
 	return usual
 }
 
-// selectContenders returns the names in all that are strategies of the job, in the order of all. If all of them are, it
-// returns nil, and the lab selects the contenders of the scenario.
+// selectContenders returns the names in all that are strategies of the job. It returns nil if all of them are, so that
+// the lab selects the contenders of the scenario.
 func (j job) selectContenders(all []string) []string {
 	some := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })
 	if len(some) == len(all) {
@@ -57,8 +55,7 @@ func (j job) printSkipped(reason string) {
 	j.progress.printLine("left out: %s", reason)
 }
 
-// newTrial returns a trial of the job with the calls of one strategy. engine and strategy are the names for the
-// results.
+// newTrial returns a trial of the job with the calls of one strategy.
 func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
 }
@@ -118,8 +115,8 @@ func runScenarios(ctx context.Context, o options, p *progressDisplay) (found eng
 	return found, nil
 }
 
-// runScenario does all runs of one scenario, jobs that differ by their seeds, and returns the joined results. Meanwhile
-// t measures the lateness of timers. After an error, the results are those so far.
+// runScenario does all runs of one scenario and returns the joined results. t measures the lateness of timers. After an
+// error, the results are those so far.
 func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f scenarioResults, err error) {
 	var (
 		mu   sync.Mutex
@@ -148,8 +145,7 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 	return f, err
 }
 
-// newJobs returns a job for each run of each selected scenario, grouped by scenario. The runs of a scenario have
-// consecutive seeds. The jobs show their progress in p.
+// newJobs returns a job for each run of each selected scenario, grouped by scenario, with consecutive seeds.
 func (o options) newJobs(p *progressDisplay) []job {
 	var all []job
 	for _, sc := range o.scenarios {

@@ -240,8 +240,8 @@ var documentColumns = map[string]func(row) string{
 	},
 }
 
-// columnsOf returns a function for documentTable.render that writes a Markdown table with the given columns of
-// documentColumns. The table has a row for each strategy in each scenario, without parts of scenarios.
+// columnsOf returns a function for documentTable.render: a Markdown table with a row for each strategy in each
+// scenario. titles are keys of documentColumns.
 func columnsOf(titles ...string) func(engineResults) string {
 	return func(f engineResults) string {
 		var b strings.Builder

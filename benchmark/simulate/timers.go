@@ -23,8 +23,7 @@ const (
 	initialTimerTime = 250 * time.Millisecond
 )
 
-// startMeasuring starts to measure the lateness of timers, about once per millisecond. stop ends the measurement and
-// stores the values.
+// startMeasuring measures the lateness of timers about once per millisecond, until stop is called.
 func (t *timerMonitor) startMeasuring() (stop func()) {
 	if t == nil {
 		return func() {}
@@ -50,7 +49,6 @@ func (t *timerMonitor) startMeasuring() (stop func()) {
 	return func() { close(over); <-done }
 }
 
-// p99Delay returns the 99th percentile of the measured lateness, or 0 if there are no measurements.
 func (t *timerMonitor) p99Delay() time.Duration {
 	if t == nil {
 		return 0
