@@ -18,8 +18,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A backend is the server of one contender. It answers a request by the number of the attempt, after a latency that a
-// model determines, unless the client cancels the request before.
+// A backend is the server of one contender. It answers with the number of the attempt, after the latency of a model.
 type backend struct {
 	serverNetwork *serverNetwork
 	model         virtual.LatencyModel
@@ -31,9 +30,8 @@ type backend struct {
 	stops         []func()
 }
 
-// newBackend starts the servers of a contender with strategy s in the network at, for the traffic of the simulation w.
-// protocol is http or grpc. requests is the number of all requests, and perEpisode is the number of requests in an
-// episode. seed determines the latencies. If the strategy says so, the servers have Limiters.
+// newBackend starts the servers of a contender. requests is the number of all requests, and perEpisode that of an
+// episode.
 func newBackend(at *serverNetwork, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
 		serverNetwork: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
@@ -45,7 +43,6 @@ func newBackend(at *serverNetwork, protocol string, w virtual.Simulation, s stra
 	return b
 }
 
-// A countingListener is a net.Listener that counts the connections that it accepts.
 type countingListener struct {
 	net.Listener
 	accepted *atomic.Int64
@@ -66,8 +63,7 @@ type replica struct {
 	busy chan struct{} // full while the replica processes a request; nil: no queue
 }
 
-// startReplica starts a server that accepts connections from ln. If q is nil, the server has no queue, and requests do
-// not wait for each other. If the strategy by says so, the server has a Limiter.
+// startReplica starts a server at ln. Without q, it has no queue. It has a Limiter if the strategy by says so.
 func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, ln net.Listener) {
 	s := &replica{backend: b}
 	var limiter *hedge.Limiter
@@ -108,8 +104,7 @@ func (b *backend) stopReplicas() {
 	}
 }
 
-// handleRequest serves an attempt of the request with the given ID: it waits for the latency that the model determines,
-// or until ctx ends. It returns the number n of the attempt, counted from 0.
+// handleRequest waits for the latency of an attempt, or until ctx ends. It returns the number n of the attempt.
 func (s *replica) handleRequest(ctx context.Context, request int) (n int, err error) {
 	n = int(s.attempts[request].Add(1)) - 1
 	if f := s.serverNetwork.config.freeze; f > 0 && request%s.perEpisode >= f {
@@ -138,8 +133,6 @@ func (s *replica) handleRequest(ctx context.Context, request int) (n int, err er
 // requestIDHeader is the header of an attempt that has the request ID.
 const requestIDHeader = "X-Request"
 
-// ServeHTTP responds after the simulated latency. The body of the response is the number of the attempt. The request has
-// its ID in requestIDHeader.
 func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, err := strconv.Atoi(r.Header.Get(requestIDHeader))
 	if err != nil || request < 0 || request >= len(s.attempts) {

@@ -28,9 +28,8 @@ import (
 // A sendFunc sends the request with the given ID to a backend. It returns the number of the attempt that was answered.
 type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 
-// A clientSetup is the input from which a strategy makes an HTTP or gRPC client: the address of the server, the
-// transport or dial function to use, and a clock. It is also the output: the strategy stores functions that close the
-// client and count refused hedges, and options for racing requests.
+// A clientSetup is the input from which a strategy makes a client: the server, a transport or a dial function, and a
+// clock. The strategy stores in it how the client is closed, counted and raced.
 type clientSetup struct {
 	clock         func() time.Duration // is stopped while other contenders have their turn
 	rate          float64              // the true number of requests per second, for strategies that need the rate; else 0
@@ -57,16 +56,15 @@ type clientSetup struct {
 // A dialFunc is a function that opens a connection, like net.Dialer.DialContext.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// An attemptCounter counts the attempts of each request. Over a simulated network, it is an observer of this library,
-// because no transport may come between the library and the network there.
+// An attemptCounter counts the attempts of each request. Over a simulated network, where no transport may come between
+// this library and the network, it is an observer.
 type attemptCounter struct {
 	hedge.NopObserver
 	attempts []atomic.Int32 // by request
 	winners  []atomic.Int32 // number of the winning attempt, by request; nil: the server sends the number
 }
 
-// asObserver returns the counter as an observer for a client of this library. It makes the counter record the winning
-// attempts as well.
+// asObserver returns the counter as an observer of this library, which also records the winning attempts.
 func (t *attemptCounter) asObserver() hedge.Observer {
 	if t.winners == nil {
 		t.winners = make([]atomic.Int32, len(t.attempts))
@@ -88,8 +86,7 @@ func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hed
 
 type requestIDKey struct{}
 
-// newClient makes a client of the strategy for the server in the network at, and returns the function that sends
-// requests by the client. protocol is http or grpc. setup is the input of the strategy, which newClient completes.
+// newClient makes a client of the strategy for the server in the network at, over http or grpc. It completes setup.
 func (s strategy) newClient(protocol string, at *serverNetwork, setup *clientSetup) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {
@@ -108,8 +105,6 @@ func (s strategy) newClient(protocol string, at *serverNetwork, setup *clientSet
 	}, nil
 }
 
-// newHTTPClient makes an HTTP client of the strategy for the server in the network at, and returns the function that
-// sends requests by the client. It stores the transports that the strategy may use in setup.
 func (s strategy) newHTTPClient(at *serverNetwork, setup *clientSetup) (sendFunc, error) {
 	setup.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
@@ -133,8 +128,6 @@ func (s strategy) newHTTPClient(at *serverNetwork, setup *clientSetup) (sendFunc
 	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, setup.url, id) }, nil
 }
 
-// newGRPCClient makes a gRPC client of the strategy for the server in the network at, and returns the function that
-// sends requests by the client. It stores the dial function that the strategy may use in setup.
 func (s strategy) newGRPCClient(at *serverNetwork, setup *clientSetup) (sendFunc, error) {
 	setup.policy = "round_robin"
 	if at.config.randomReplica {
@@ -184,8 +177,7 @@ func (s strategy) newGRPCClient(at *serverNetwork, setup *clientSetup) (sendFunc
 	}, nil
 }
 
-// A randomReplicaTransport is an HTTP transport that sends each attempt to a random replica of the server. The request
-// ID and the number of the attempt determine the replica, so that it is the same for all strategies.
+// A randomReplicaTransport sends each attempt to a random replica of the server, the same for all strategies.
 type randomReplicaTransport struct {
 	base http.RoundTripper
 	at   *serverNetwork
@@ -197,23 +189,20 @@ func (a randomReplicaTransport) RoundTrip(req *http.Request) (*http.Response, er
 	return a.base.RoundTrip(req)
 }
 
-// pickReplica returns the index of the replica to which an attempt goes, from 0 to n-1. The request ID and the number
-// of the attempt, both in ctx, determine the index.
+// pickReplica returns the index of the replica, below n, to which the attempt in ctx goes.
 func pickReplica(ctx context.Context, n int) int {
 	id, _ := ctx.Value(requestIDKey{}).(int)
 	attempt, _ := hedge.AttemptFromContext(ctx)
 	return rand.New(rand.NewPCG(uint64(id), uint64(attempt.Number))).IntN(n)
 }
 
-// randomPickerName is the name of the gRPC load balancing policy randomPicker.
 const randomPickerName = "simulate_random"
 
 func init() {
 	balancer.Register(base.NewBalancerBuilder(randomPickerName, randomPicker{}, base.Config{}))
 }
 
-// A randomPicker is a gRPC load balancing policy that sends each attempt to a random replica, as randomReplicaTransport
-// does for HTTP.
+// A randomPicker is the gRPC load balancing policy that sends attempts as randomReplicaTransport does.
 type randomPicker []balancer.SubConn
 
 func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {
@@ -237,8 +226,7 @@ func (raceOperation) Discard(int, error)                            {}
 func (raceOperation) Admit(int) bool                                { return true }
 func (raceOperation) Ended(int)                                     {}
 
-// sendGet sends a GET for url with the request ID id in a header. It returns the number of the attempt that was
-// answered, which the server writes into the body.
+// sendGet sends a GET for url with the request ID id. It returns the number of the attempt, which the server writes.
 func sendGet(ctx context.Context, client *http.Client, url string, id int) (attempt int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -257,8 +245,7 @@ func sendGet(ctx context.Context, client *http.Client, url string, id int) (atte
 	return strconv.Atoi(string(body))
 }
 
-// A countingTransport is an HTTP transport that counts the attempts of each request, and sends the attempts through
-// another transport.
+// A countingTransport counts the attempts of each request.
 type countingTransport struct {
 	next http.RoundTripper
 	sent []atomic.Int32

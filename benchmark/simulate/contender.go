@@ -14,8 +14,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A contender is a strategy in a run over sockets, with a client, connections and a server of its own. It records the
-// calls and their costs.
+// A contender is a strategy in a run over sockets, with a client and a server of its own.
 type contender struct {
 	strategy   strategy
 	protocol   string
@@ -39,9 +38,8 @@ type contender struct {
 	task   *progressTask
 }
 
-// newContender starts a server and a client of strategy s for the traffic of the simulation w. protocol is http or
-// grpc. requests is the number of requests that the contender will send. rate is the true number of requests per
-// second, for strategies that are given this rate.
+// newContender starts a server and a client of strategy s for the traffic of the simulation w. rate is the true number
+// of requests per second.
 func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
 		strategy: s, protocol: protocol, network: j.scenario.network, fake: j.fake, simulation: s.withLimiters(w), seed: j.seed,
@@ -54,8 +52,7 @@ func newContender(s strategy, protocol string, j job, w virtual.Simulation, requ
 	return c, c.startEpisode()
 }
 
-// requestsPerClient returns the number of requests that one client sends before a new client replaces it. The requests
-// of one client are an episode.
+// requestsPerClient returns the number of requests of an episode, which one client sends.
 func (c *contender) requestsPerClient() int {
 	if c.simulation.Episodes > 0 {
 		return c.simulation.Requests
@@ -63,7 +60,7 @@ func (c *contender) requestsPerClient() int {
 	return len(c.calls)
 }
 
-// startEpisode starts a new server and a new client for the next episode: the requests that one client sends.
+// startEpisode starts a new server and a new client.
 func (c *contender) startEpisode() error {
 	var at *serverNetwork
 	var err error
@@ -89,8 +86,7 @@ func (c *contender) startEpisode() error {
 	return err
 }
 
-// endEpisode stops the server and the client of the current episode, and adds their counts to those of the contender.
-// Between episodes it does nothing.
+// endEpisode stops the server and the client, and adds their counts. Between episodes it does nothing.
 func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return
@@ -104,8 +100,8 @@ func (c *contender) endEpisode() {
 	c.backend = nil
 }
 
-// sendRound sends the next n requests. It starts a new episode whenever one ends. arrivals has the random times between
-// requests in an open loop.
+// sendRound sends the next n requests, and starts a new episode whenever one ends. arrivals has the random times
+// between requests in an open loop.
 func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.RandomSource) error {
 	runtime.GC() // each contender pays for its own garbage
 	to := min(c.done+n, len(c.calls))
@@ -125,8 +121,7 @@ func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Rand
 	return nil
 }
 
-// sendUntil sends requests until the total number of requests that the contender has sent is to. In a closed loop, each
-// worker sends one request after another. In an open loop, requests start at random times, which arrivals determines.
+// sendUntil sends requests until the contender has sent to.
 func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.RandomSource) {
 	before, _ := cputime.Process()
 	c.watch.start()
@@ -144,8 +139,8 @@ func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Ran
 	c.done += load.Send(ctx, to-from, func(i int) { c.sendRequest(from + i) })
 }
 
-// sendRequest sends the request with the given ID, and records the latency and the winning attempt. An interrupt of the
-// benchmark does not cancel the request, which would otherwise count as a failure.
+// sendRequest sends the request with the given ID and records the call. An interrupt of the benchmark does not cancel
+// it.
 func (c *contender) sendRequest(id int) {
 	call := latency.Call{Index: int32(id % c.requestsPerClient()), Start: c.watch.read()}
 	ctx := context.Background()
@@ -182,8 +177,7 @@ func (c *contender) finishedCalls() []latency.Call {
 	return calls
 }
 
-// toTrial returns the results of the contender as a trial of scenario sc with the given seed. The last episode of the
-// contender must have ended. protocol is the name of the engine.
+// toTrial returns the results of the contender. The last episode must have ended.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
@@ -198,8 +192,7 @@ func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	return t
 }
 
-// A stopwatch measures the time that a contender runs. It is stopped while other contenders have their turn. The zero
-// value is stopped at 0.
+// A stopwatch measures the time that a contender runs. The zero value is stopped at 0.
 type stopwatch struct {
 	mu    sync.Mutex
 	ran   time.Duration

@@ -49,8 +49,7 @@ const quickRate = 20. // questions a second
 // faultScenarios has the scenarios of package faultlab, for the engine faults.
 var faultScenarios = newLabScenarios("DNS: ", faultlab.Scenarios)
 
-// faultRate returns the number of questions per second that each resolver gets in job j. The scenario determines the
-// duration.
+// faultRate returns the number of questions per second to each resolver. The scenario determines the duration.
 func faultRate(j job) float64 {
 	switch {
 	case j.size.requests > 0:

@@ -33,8 +33,7 @@ func (l loopbackEngine) spec() engineSpec {
 	}
 }
 
-// scenarios returns the scenarios that run over the protocol of the engine. Over loopback sockets, the server has no
-// queues and no other hosts, and its latencies do not change over time. Some simulated networks have these properties.
+// scenarios returns the scenarios of the engine. Over loopback sockets, the server has no queues and no other hosts.
 func (l loopbackEngine) scenarios() []scenario {
 	return slices.DeleteFunc(append(virtualScenarios(), networkScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
@@ -63,8 +62,6 @@ const (
 	quickCalibrationRequests = 500
 )
 
-// runJob runs the scenario of job j with a contender for each strategy, which take turns. It passes the results of each
-// contender to keep.
 func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	simulation := j.scenario.scaledSimulation(j.size)
 	t := turnRunner{job: j, plan: j.newWorkPlan(simulation), began: time.Now()}
@@ -97,8 +94,7 @@ func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) err
 	return ctx.Err()
 }
 
-// contenderNames returns the names of the strategies that run in the job. If the best static delays are among the job's
-// strategies, it adds two others, from whose calls these delays are computed: no hedging, and hedge.
+// contenderNames returns the strategies that run in the job. The best static delays need the calls of two others.
 func (j job) contenderNames() []string {
 	names := j.strategies
 	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).isBestStatic() }) {
@@ -107,16 +103,15 @@ func (j job) contenderNames() []string {
 	return names
 }
 
-// A workPlan is the number of requests that each contender of a job sends, in all and in each round, and the time that
-// all contenders may take together.
+// A workPlan is the number of requests that each contender of a job sends, and the time that all contenders may take.
 type workPlan struct {
 	requests int
 	perRound int           // requests in a round
 	limit    time.Duration // of all contenders together; 0: none
 }
 
-// newWorkPlan returns the work plan of the job for the traffic of the simulation w. If the flag -requests is not set,
-// the number of requests depends on the time that other flags allow.
+// newWorkPlan returns the work plan for the traffic of the simulation w. Unless -requests is set, it depends on the
+// time limit.
 func (j job) newWorkPlan(w virtual.Simulation) workPlan {
 	p := workPlan{requests: j.size.requests}
 	if p.requests == 0 {
@@ -148,9 +143,8 @@ func (j job) newWorkPlan(w virtual.Simulation) workPlan {
 	return p
 }
 
-// expectedRequestDuration returns the expected duration of a run with the traffic of the simulation w, divided by the
-// number of requests. In an open loop, it follows from the rate. In a closed loop, it is the latency in virtual time
-// plus the overhead of sockets and timers, divided by the number of workers.
+// expectedRequestDuration returns the expected duration of a run with the traffic of w, divided by the number of
+// requests. In a closed loop, it adds the overhead of sockets and timers to the latency in virtual time.
 func expectedRequestDuration(w virtual.Simulation) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000
@@ -165,9 +159,8 @@ func expectedRequestDuration(w virtual.Simulation) time.Duration {
 	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-// requestRate returns the number of requests per second, if a strategy of job j is given the rate, and otherwise 0. In
-// an open loop, it is the rate of the simulation w. In a closed loop, it is measured in the same way as by
-// measureRequestRate.
+// requestRate returns the number of requests per second if a strategy of job j is given it, and otherwise 0. In a
+// closed loop, it is measured in the same way as by measureRequestRate.
 func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
 	i := slices.IndexFunc(j.strategies, func(n string) bool { return findStrategy(n).needsRate })
 	if i < 0 {
@@ -196,7 +189,7 @@ func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simula
 	return rate, nil
 }
 
-// A turnRunner runs the contenders of a job in rounds. In each round, every contender sends some of its requests.
+// A turnRunner runs the contenders of a job in rounds, in which every contender sends some of its requests.
 type turnRunner struct {
 	job
 	plan  workPlan
@@ -205,8 +198,7 @@ type turnRunner struct {
 	all, bestStatics, others []*contender
 }
 
-// addContender adds a contender to the rounds. A contender whose strategy is not among those of the job is left out of
-// the results.
+// addContender adds a contender, which is hidden from the results if its strategy is not among those of the job.
 func (t *turnRunner) addContender(c *contender) {
 	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
 		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
@@ -225,8 +217,7 @@ func (t *turnRunner) endEpisodes() {
 	}
 }
 
-// runRounds lets the contenders send their requests in rounds, in an order that changes from round to round. If ctx
-// ends, it returns without an error.
+// runRounds runs all rounds, with an order of the contenders that changes. If ctx ends, it returns without an error.
 func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 	arrivals := virtual.NewRandomSource(t.seed)
 	turn := func(c *contender, n int) {
@@ -259,9 +250,8 @@ func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 	return err
 }
 
-// bestStaticDelays returns the static hedge delays that would have been best for the calls without hedging so far. They
-// cost at most as many hedges per request as the strategy hedge has sent so far. The strategy s determines the number
-// of delays and the quantile that they minimize.
+// bestStaticDelays returns the static hedge delays that would have been best for the calls without hedging so far, and
+// that cost at most as many hedges as the strategy hedge has sent.
 func (t *turnRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64

@@ -15,11 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A networkConfig configures a simulated network in memory, over which real HTTP or gRPC requests are sent: the
-// round-trip times, the replicas of the server, and the faults of the replicas.
-//
-// The zero value configures a network without delay that uses HTTP/1.1. The network runs in real time, or in the fake
-// time of testing/synctest, in which its figures are exact.
+// A networkConfig configures a simulated network in memory, over which real HTTP or gRPC requests are sent. The zero
+// value is a network without delay for HTTP/1.1.
 type networkConfig struct {
 	rtts   []time.Duration // round-trip times between client and server; episodes use them in turn
 	tls    bool            // HTTP is HTTP/2 over TLS
@@ -39,7 +36,6 @@ type networkConfig struct {
 }
 
 // A serverNetwork is the network location of a contender's server: a loopback socket, or hosts of a simulated network.
-// It has the address, the listeners and the TLS configurations of the server, and opens the connections of clients.
 type serverNetwork struct {
 	config    *networkConfig
 	addr      string // that clients dial
@@ -58,7 +54,6 @@ type serverNetwork struct {
 	end     context.CancelFunc // of open
 }
 
-// newLoopbackNetwork returns a serverNetwork with a TCP socket that listens on a free port of 127.0.0.1.
 func newLoopbackNetwork() (*serverNetwork, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,9 +69,8 @@ const (
 	serverHost = dnstest.Name // the certificate's
 )
 
-// newSimulatedNetwork builds the simulated network for one episode, and returns a serverNetwork that listens on the
-// host of each replica. protocol is http or grpc. The number of the episode selects the round-trip time. clock is the
-// stopwatch of the contender, which determines when replicas pause.
+// newSimulatedNetwork builds the network for one episode, whose number selects the round-trip time. clock determines
+// when replicas pause.
 func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock func() time.Duration) (*serverNetwork, error) {
 	hosts := []string{clientHost, detourHost, serverHost}
 	for i := 1; i < l.replicas; i++ {
@@ -117,9 +111,8 @@ func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock 
 	return s, nil
 }
 
-// addPauses returns a delay distribution for a link: the distribution d, with the pauses of the server. A packet sent
-// during a pause waits until the pause ends. Each period has one pause, after a quarter of the period. clock returns
-// the time that the contender has run.
+// addPauses returns d with the pauses of the server: a packet sent during a pause waits until the pause ends. Each
+// period has one pause, after a quarter of the period.
 func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.pausePeriod - l.pausePeriod/4
@@ -130,9 +123,8 @@ func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) net
 	}
 }
 
-// dialServer opens a connection from a client to the server at addr, over the simulated network. The first connection
-// starts at the host named client, and all later connections start at the host named detour, so that freezeConnection
-// stops only the first.
+// dialServer opens a connection to the server at addr. The first connection starts at the host client, and all later
+// ones at the host detour, so that freezeConnection stops only the first.
 func (s *serverNetwork) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled
@@ -148,8 +140,7 @@ func (s *serverNetwork) dialServer(ctx context.Context, network, addr string) (n
 	return s.newDialFunc(detourHost)(ctx, network, addr)
 }
 
-// newDialFunc returns a dial function for connections from the given host of the simulated network. The method
-// closeNetwork interrupts the function and closes the connections.
+// newDialFunc returns a dial function for a host. closeNetwork interrupts the function and closes the connections.
 func (s *serverNetwork) newDialFunc(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)
@@ -164,14 +155,12 @@ func (s *serverNetwork) newDialFunc(host string) func(context.Context, string, s
 	}
 }
 
-// freezeConnection makes the simulated network drop all packets between the host named client and the server. The
-// client's first connection, which starts at that host, then gets no more answers and no error.
+// freezeConnection drops all packets of the client's first connection, which gets no more answers and no error.
 func (s *serverNetwork) freezeConnection() {
 	s.net.Set(clientHost, serverHost, netsim.Profile{BlackHole: true})
 }
 
-// LookupNetIP returns the addresses of all replicas, as a DNS lookup of the server's name would. It makes a
-// serverNetwork a resolver for hedge.WithReplicas. If the network rotates, each lookup has a different replica first.
+// LookupNetIP returns the addresses of all replicas. It makes a serverNetwork a resolver for hedge.WithReplicas.
 func (s *serverNetwork) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
 	if !s.config.rotatesReplicas {
 		return s.replicas, nil
@@ -183,11 +172,9 @@ func (s *serverNetwork) LookupNetIP(context.Context, string, string) ([]netip.Ad
 	return slices.Concat(s.replicas[n:], s.replicas[:n]), nil
 }
 
-// replicaAddress returns the address host:port at which the replica with the given IP address listens. The port is 443.
 func replicaAddress(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).String() }
 
-// closeNetwork closes the simulated network and all connections over that network, which ends all requests in flight.
-// It does nothing for a loopback socket.
+// closeNetwork closes the simulated network and all connections, which ends all requests in flight.
 func (s *serverNetwork) closeNetwork() {
 	if s.net == nil {
 		return

@@ -42,7 +42,6 @@ func (recursorEngine) spec() engineSpec {
 // maxTimerDelayOfRecursor is twice that of other engines, because answers take ten times as long.
 const maxTimerDelayOfRecursor = 2 * maxTimerDelay
 
-// supports reports whether the resolver that strategy s names is compared in scenario sc.
 func (recursorEngine) supports(sc scenario, s strategy) bool {
 	return slices.Contains(reclab.ContendersOf(sc.name), s.name)
 }
@@ -68,8 +67,7 @@ var recursorScenarios = func() []scenario {
 	return all
 }()
 
-// questionCountAndRate returns the number n of questions that each resolver gets in job j, and the rate of questions
-// per second.
+// questionCountAndRate returns the number of questions to each resolver in job j, and their rate per second.
 func questionCountAndRate(j job) (n int, rate float64) {
 	n, rate = j.size.requests, j.size.rps
 	switch {

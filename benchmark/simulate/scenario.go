@@ -12,8 +12,7 @@ import (
 )
 
 // A scenario determines the traffic of the clients, and the latency and faults of the server, for which strategies are
-// compared. It also determines the strategies and protocols that are supported, and the parts that have table rows of
-// their own.
+// compared.
 type scenario struct {
 	name        string
 	description string
@@ -42,8 +41,7 @@ type scenario struct {
 	excludedFromAll bool
 }
 
-// newLabScenarios converts the scenarios of a lab, a package that compares contenders, to scenarios of an engine.
-// prefix is put before each description.
+// newLabScenarios converts the scenarios of a lab, and puts prefix before each description.
 func newLabScenarios(prefix string, all []lab.Scenario) (scenarios []scenario) {
 	for _, s := range all {
 		scenarios = append(scenarios, scenario{name: s.Name, description: prefix + s.Description})
@@ -58,8 +56,7 @@ func scenarioNames(all []scenario) (names []string) {
 	return names
 }
 
-// A scenarioPart is a subset of the scenario's calls that has table rows of its own. The function contains
-// reports whether a call belongs to the part. Some parts are periods of time.
+// A scenarioPart is a subset of the scenario's calls that has table rows of its own, such as a period of time.
 type scenarioPart struct {
 	name     string
 	contains func(latency.Call) bool
@@ -72,13 +69,12 @@ const (
 	sec = time.Second
 )
 
-// newPeriodPart returns the part of a scenario that has the calls started in the period [from, to), since the start of
-// the episode.
+// newPeriodPart returns the part with the calls started in the period [from, to) of the episode.
 func newPeriodPart(name string, from, to time.Duration) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
-// newFirstCallsPart returns the part of a scenario that has the first n calls of each client.
+// newFirstCallsPart returns the part with the first n calls of each client.
 func newFirstCallsPart(name string, n int32) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Index < n }}
 }
@@ -95,8 +91,7 @@ const referenceMeanLatency = 7250 * time.Microsecond
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
-// partBoundaries returns the times at which parts of the scenario begin or end, sorted. A change of
-// latency at a boundary belongs to the scenario, and does not count as uncertainty of the measurement.
+// partBoundaries returns the times at which parts begin or end. A change of latency there is no uncertainty.
 func (sc scenario) partBoundaries() []time.Duration {
 	var all []time.Duration
 	for _, p := range sc.parts {
@@ -110,8 +105,7 @@ func (sc scenario) partBoundaries() []time.Duration {
 	return slices.Compact(all)
 }
 
-// The trafficFlags are the values of the flags that change the amount of traffic: -requests, -rps and -quick. A zero
-// value leaves the amount to the scenario.
+// The trafficFlags are the values of -requests, -rps and -quick. A zero value leaves the traffic to the scenario.
 type trafficFlags struct {
 	requests int
 	rps      float64
@@ -121,8 +115,7 @@ type trafficFlags struct {
 // quickDivisor divides the number of requests with -quick.
 const quickDivisor = 8
 
-// describeWithSize returns the description of the scenario. If the flags in s change the number of requests per second,
-// the description contains the number.
+// describeWithSize returns the description of the scenario, with the rate if the flags in s change it.
 func (sc scenario) describeWithSize(s trafficFlags) string {
 	if w := sc.scaledSimulation(s); w.Rate != sc.simulation.Rate {
 		return fmt.Sprintf("%s; here with %s requests/s", sc.description, formatThousands(int(math.Round(w.Rate))))
@@ -130,8 +123,7 @@ func (sc scenario) describeWithSize(s trafficFlags) string {
 	return sc.description
 }
 
-// scaledSimulation returns the traffic and the server of the scenario as a simulation. The flags in s determine the
-// rate and the number of requests.
+// scaledSimulation returns the traffic and the server of the scenario, with the rate and the number of requests by s.
 func (sc scenario) scaledSimulation(s trafficFlags) virtual.Simulation {
 	w := sc.simulation
 	if s.rps > 0 {

@@ -8,8 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualScenarios returns the scenarios of the engine virtual. The scenarios with protocols also run in real time,
-// over sockets.
+// virtualScenarios returns the scenarios of the engine virtual. Those with protocols also run over sockets.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
 	closed := func(m virtual.LatencyModel, requests int) virtual.Simulation {
@@ -106,8 +105,7 @@ func virtualScenarios() []scenario {
 	}}, slices.Concat(serviceScenarios(), longScenarios())...)
 }
 
-// networkScenarios returns the scenarios in which real HTTP and gRPC clients and servers use a simulated network in
-// memory.
+// networkScenarios returns the scenarios of real clients and servers over a simulated network in memory.
 func networkScenarios() []scenario {
 	usual := virtual.LognormalLatency(5*ms, 2*ms)
 	return slices.Concat(queueScenarios(), replicaScenarios(), []scenario{{
@@ -134,8 +132,7 @@ func networkScenarios() []scenario {
 	}})
 }
 
-// queueScenarios returns scenarios like queue-ignores-cancel of the engine virtual, but with real clients, servers and
-// Limiters over a simulated network. Each server processes one request at a time, and finishes cancelled requests.
+// queueScenarios returns scenarios like queue-ignores-cancel of the engine virtual, over a simulated network.
 func queueScenarios() []scenario {
 	rate := 0.8 * 20 / referenceMeanLatency.Seconds()
 	in := func(name, about string, tls bool, protocols ...string) scenario {
@@ -153,9 +150,7 @@ func queueScenarios() []scenario {
 
 func replicaScenarioNames() []string { return scenarioNames(replicaScenarios()) }
 
-// replicaScenarios returns scenarios with several replicas of a server over a simulated network. One replica pauses, is
-// slow, or cannot be reached. The scenarios compare hedges to the replica of the primary with hedges to another
-// replica.
+// replicaScenarios returns scenarios with several replicas, one of which pauses, is slow, or cannot be reached.
 func replicaScenarios() []scenario {
 	usual := virtual.UniformLatency(5*ms, 0.4)
 	both := []string{"http", "grpc"}
@@ -179,13 +174,12 @@ func replicaScenarios() []scenario {
 	}
 }
 
-// newLaterCallsPart returns the part of a scenario that has all calls of each client except the first n.
+// newLaterCallsPart returns the part with all calls of each client except the first n.
 func newLaterCallsPart(name string, n int32) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Index >= n }}
 }
 
-// newRTTPart returns the part of a scenario that has the calls of part p at one round-trip time of the simulated
-// network. n is the index of the round-trip time in networkConfig.rtts.
+// newRTTPart returns the calls of part p at the n-th round-trip time of the simulated network.
 func newRTTPart(name string, n int16, p scenarioPart) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Host == n && p.contains(c) }}
 }
@@ -196,8 +190,7 @@ const (
 	clientRate  = 2.2 // requests per second of each
 )
 
-// serviceScenarios returns scenarios in virtual time with many clients, and with servers that answer by status 503 as
-// pushback.
+// serviceScenarios returns scenarios with many clients, and with pushback by status 503.
 func serviceScenarios() []scenario {
 	fleet := virtual.Simulation{SeparateClients: true, Hosts: clientCount, Rate: clientCount * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet

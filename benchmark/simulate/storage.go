@@ -81,9 +81,8 @@ func (storageEngine) runJob(ctx context.Context, j job, keep func(trial)) error 
 	})
 }
 
-// repeatedBytesPercent returns the columns asked_twice_pct and sent_twice_pct: the bytes that were requested and sent
-// in excess of the bytes that were read, in percent. traffic has the bytes of every read of a trial. reads are the
-// indices of the reads to count.
+// repeatedBytesPercent returns the bytes that the given reads requested and got in excess of the bytes that were read.
+// traffic has the bytes of every read of a trial.
 func repeatedBytesPercent(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	if len(reads) == 0 {
 		return nil

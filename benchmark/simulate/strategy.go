@@ -10,10 +10,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A strategy is a hedging library or policy with fixed settings that the benchmark compares with others. It has a name,
-// a description, and functions that make clients over HTTP, over gRPC and in virtual time.
-//
-// The files strategy_*.go and the files of engines register strategies. A new strategy needs no other change.
+// A strategy is a hedging library or policy with fixed settings that the benchmark compares with others. Files register
+// strategies; a new one needs no other change.
 type strategy struct {
 	name        string // on the command line and in every format: a contract
 	rank        int    // position in the tables, unique
@@ -36,8 +34,7 @@ type strategy struct {
 	bestStaticHedges int  // hedges per call after the best static delays; 0: for other strategies
 }
 
-// A clientFactory makes clients of one hedging library. The fields of its implementations are the settings of that
-// library.
+// A clientFactory makes clients of one hedging library. The fields of its implementations are settings of the library.
 type clientFactory interface {
 	newTransport(*clientSetup) (http.RoundTripper, error)
 	newInterceptors(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
@@ -50,8 +47,7 @@ func (s strategy) withClients(f clientFactory) strategy {
 	return s
 }
 
-// A virtualSetup is the input from which a strategy makes a policy for a run in virtual time: the simulated traffic and
-// server, the seed, and request rates.
+// A virtualSetup is the input from which a strategy makes a policy for a run in virtual time.
 type virtualSetup struct {
 	ctx        context.Context
 	simulation virtual.Simulation
@@ -71,7 +67,6 @@ const (
 // strategies in the order of the tables.
 var strategies []strategy
 
-// registerStrategies adds strategies to the list from which the flag -strategy selects, in the order of their ranks.
 func registerStrategies(all ...strategy) {
 	strategies = append(strategies, all...)
 	slices.SortFunc(strategies, func(a, b strategy) int { return a.rank - b.rank })
@@ -90,8 +85,7 @@ func strategyNames() []string {
 	return names
 }
 
-// filterStrategies returns the strategies for which keep returns true, in the order of the tables, but with this
-// library first.
+// filterStrategies returns the strategies for which keep returns true, with this library first.
 func filterStrategies(keep func(strategy) bool) (all []strategy) {
 	for _, s := range strategies {
 		switch {
@@ -110,8 +104,7 @@ func sortStrategyNames(names []string) []string {
 	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !slices.Contains(names, n) })
 }
 
-// runsIn reports whether the strategy runs in scenario sc. A strategy may name its scenarios, a scenario may name its
-// strategies, and a strategy with Limiters needs servers with queues.
+// runsIn reports whether the strategy runs in scenario sc. Both may restrict each other.
 func (s strategy) runsIn(sc scenario) bool {
 	switch {
 	case s.limited && sc.simulation.Queue == nil:
@@ -122,12 +115,10 @@ func (s strategy) runsIn(sc scenario) bool {
 	return sc.allowedStrategies == nil || slices.Contains(sc.allowedStrategies, s.name)
 }
 
-// isBestStatic reports whether the strategy hedges after the best static delays, which the benchmark computes from the
-// calls of other strategies.
+// isBestStatic reports whether the delays of the strategy are computed from the calls of other strategies.
 func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 
-// fullDescription returns the description of the strategy. It names the models that stand for the strategy over gRPC
-// and in virtual time.
+// fullDescription returns the description with the models that stand for the strategy.
 func (s strategy) fullDescription() string {
 	text := s.description
 	if s.grpcModel != "" {

@@ -33,29 +33,24 @@ func init() {
 	)
 }
 
-// newBhopeTransport returns an HTTP transport with the hedging policy of the library github.com/bhope/hedge. s has the
-// transport to wrap.
 func newBhopeTransport(s *clientSetup) (http.RoundTripper, error) {
 	return &bhope.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.countingTransport}, nil
 }
 
-// newBhopeInterceptors returns a gRPC interceptor with the hedging policy of the library github.com/bhope/hedge. s is
-// the setup of the client.
 func newBhopeInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	return []grpc.UnaryClientInterceptor{bhope.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
 }
 
-// newBhopePolicy returns the hedging policy of the library github.com/bhope/hedge, with the request rate in s or else
-// the default rate. s receives the function that counts refused hedges.
+// newBhopePolicy returns the policy of the library github.com/bhope/hedge, with the request rate in s or else the
+// default.
 func newBhopePolicy(s *clientSetup) *bhope.Policy {
 	p := bhope.New(cmp.Or(s.rate, bhope.DefaultRPS))
 	s.refused = p.DeniedHedges
 	return p
 }
 
-// measureRequestRate returns the number of requests per second in simulation w, which the policy of the library
-// github.com/bhope/hedge needs. In a closed loop, the rate depends on the policy. The function then measures twice, as
-// an operator would: with the default rate of the policy, and with the rate measured before.
+// measureRequestRate returns the number of requests per second in simulation w. In a closed loop it measures twice, as
+// an operator would: with the default rate of bhope's policy, and with the rate measured before.
 func measureRequestRate(ctx context.Context, w virtual.Simulation, seed uint64) float64 {
 	if w.Workers == 0 {
 		return w.ClientRate()

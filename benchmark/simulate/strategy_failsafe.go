@@ -33,7 +33,6 @@ func (failsafeClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClient
 	return []grpc.UnaryClientInterceptor{failsafegrpc.NewUnaryClientInterceptor(newFailsafePolicy[*wrapperspb.Int64Value](s))}, nil
 }
 
-// newPolicyConstructor returns a function that makes models of failsafe-go for a run in virtual time.
 func (failsafeClientFactory) newPolicyConstructor(virtualSetup) func() virtual.Policy {
 	return func() virtual.Policy { return new(virtual.FailsafePolicy) }
 }

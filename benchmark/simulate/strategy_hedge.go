@@ -11,8 +11,7 @@ import (
 	hedging "github.com/gohedge/hedge/internal/policy"
 )
 
-// A libraryClientFactory makes clients of this library, over HTTP, over gRPC and in virtual time. Its fields are the
-// options that differ from the defaults of the library.
+// A libraryClientFactory makes clients of this library. Its fields are the options that differ from the defaults.
 type libraryClientFactory struct {
 	maxHedges int                                   // 0: the default
 	options   func(*clientSetup) []hedge.HTTPOption // further options over HTTP; nil: none
@@ -69,8 +68,6 @@ func libraryVariants() []strategy {
 	}}
 }
 
-// newTransport returns an HTTP transport of this library with the options of the factory. s has the transport to wrap,
-// and receives the functions that count refused hedges and close connections.
 func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	next := s.countingTransport
 	if s.serverNetwork != nil {
@@ -96,8 +93,6 @@ func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, e
 	return t, nil
 }
 
-// newInterceptors returns a gRPC interceptor of this library with the options of the factory. s receives the function
-// that counts refused hedges.
 func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
@@ -116,8 +111,7 @@ func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClien
 	return []grpc.UnaryClientInterceptor{intercept}, nil
 }
 
-// newPolicyConstructor returns a function that makes policies for a run in virtual time. Each policy is the decision
-// code of this library with the clock of the simulation, without an HTTP or gRPC client.
+// newPolicyConstructor returns a function that makes policies: the decision code of this library in virtual time.
 func (l libraryClientFactory) newPolicyConstructor(s virtualSetup) func() virtual.Policy {
 	config := defaultPolicyConfig()
 	if l.maxHedges > 0 {
@@ -130,7 +124,6 @@ func (l libraryClientFactory) newPolicyConstructor(s virtualSetup) func() virtua
 	return func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 }
 
-// commonOptions returns the options that HTTP and gRPC clients of this library share. s is the setup of the client.
 func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
 	var opts []hedge.Option
 	if l.maxHedges > 0 {
@@ -142,8 +135,7 @@ func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
 	return opts
 }
 
-// defaultPolicyConfig returns the default configuration of this library, hedge.DefaultConfig, in the form of its
-// internal package policy.
+// defaultPolicyConfig returns hedge.DefaultConfig in the form of the internal package policy.
 func defaultPolicyConfig() hedging.Config {
 	c := hedge.DefaultConfig()
 	return hedging.Config{

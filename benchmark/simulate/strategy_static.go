@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A hedgedhttpClientFactory makes clients of the library hedgedhttp, which send one hedge after a fixed delay. Its
-// value is the delay. hedgedhttp has no gRPC client, so over gRPC this library races attempts after the same delay.
+// A hedgedhttpClientFactory makes clients of the library hedgedhttp, with one hedge after a fixed delay, its value.
+// hedgedhttp has no gRPC client, so over gRPC this library races attempts after the same delay.
 type hedgedhttpClientFactory time.Duration
 
 func init() {
@@ -46,8 +46,6 @@ func (d hedgedhttpClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryCl
 	return nil, nil
 }
 
-// newPolicyConstructor returns a function that makes policies for a run in virtual time. They hedge every call after
-// the delay d.
 func (d hedgedhttpClientFactory) newPolicyConstructor(virtualSetup) func() virtual.Policy {
 	return func() virtual.Policy { return virtual.StaticDelays{time.Duration(d)} }
 }
@@ -67,8 +65,7 @@ func init() {
 	)
 }
 
-// minimizedQuantile returns the latency quantile that the best static delays of the strategy minimize: 0.99 with one
-// hedge, 0.999 with two.
+// minimizedQuantile returns the latency quantile that the best static delays of the strategy minimize.
 func (s strategy) minimizedQuantile() float64 {
 	if s.bestStaticHedges == 1 {
 		return 0.99
@@ -87,21 +84,16 @@ func newBestStaticTransport(s *clientSetup) (http.RoundTripper, error) {
 // attempt fails, the request waits for its hedges.
 type lingerPolicy struct{ losers loser.List }
 
-// Lost schedules the cancellation of attempt a in one second, after a has lost the race.
 func (l *lingerPolicy) Lost(a *race.Attempt, _ int, _ bool) (ended func()) {
 	return l.losers.Add(a, time.Second)
 }
 
 func (*lingerPolicy) IsQueued(*race.Attempt) bool { return false }
 
-// Failed makes a request whose first attempt has failed wait for the hedges of the request. It keeps the result v of
-// the failed attempt.
 func (*lingerPolicy) Failed(_ *race.Attempt, v int, _ error, _ func()) (kept int, wait bool) {
 	return v, true
 }
 
-// newBestStaticInterceptors returns no interceptors. It stores race options in s, so that gRPC calls are hedged after
-// the best static delays.
 func newBestStaticInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	s.raceOptions = new(race.Options[int])
 	return nil, nil

@@ -31,8 +31,7 @@ func (virtualEngine) supports(sc scenario, s strategy) bool {
 	return s.virtual != nil && s.runsIn(sc) && (sc.replayable || !s.isBestStatic())
 }
 
-// withLimiters returns a copy of the simulation w. If the strategy protects servers by Limiters, each server of the
-// copy has a hedge.Limiter.
+// withLimiters returns a copy of w whose servers have a hedge.Limiter if the strategy says so.
 func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	if s.limited {
 		q := *w.Queue
@@ -42,8 +41,7 @@ func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	return w
 }
 
-// runJob simulates the strategies of job j in the scenario of the job, and passes the results of each strategy to keep.
-// It simulates several strategies at a time, which does not affect their virtual time.
+// runJob simulates several strategies at a time, which does not affect their virtual time.
 func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	simulation := j.scenario.scaledSimulation(j.size)
 	var (
