@@ -38,8 +38,7 @@ type scenario struct {
 	connections int    // that stay open during a round; 0: each query has a new connection
 }
 
-// rounds returns the number of parts into which the queries to each contender are divided. It is less for connections
-// that take long to open.
+// rounds returns the number of rounds into which the queries are divided: fewer if connections take long to open.
 func (s scenario) rounds() int { return max(1, min(5, 4_000/max(1, s.connections))) }
 
 var scenarios = []scenario{
@@ -67,8 +66,6 @@ var Scenarios, ManyClients = lab.ScenariosOf(scenarios), lab.ScenariosOf(manyCli
 
 var contenders = newContenders()
 
-// newContenders returns the DNS servers to compare: the forwarder of this library, dnsserver.BareGo, which takes part
-// where each query has a new connection, and all peers.
 func newContenders() (all []contender) {
 	for _, name := range append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...) {
 		all = append(all, contender{Name: name, Start: func(f dnsserver.Forwarder) (*exec.Cmd, error) { return f.Command(name) }})
@@ -79,8 +76,7 @@ func newContenders() (all []contender) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// Config selects the scenario, the contenders and the number of queries that Run measures. The zero value measures all
-// contenders in the first scenario.
+// Config selects what Run measures. The zero value measures all contenders in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios or ManyClients; empty: the first of Scenarios
 	Contenders []string // names from Contenders; empty: all
@@ -98,8 +94,7 @@ type Row struct {
 	Elapsed          time.Duration // in which all queries were answered
 }
 
-// A cacheLab is the simulated network of one Run: the contenders, and an upstream DNS server that they query once for
-// each name.
+// A cacheLab is the simulated network of one Run, with an upstream that contenders query once for each name.
 type cacheLab struct {
 	conf     Config
 	scenario scenario
@@ -145,7 +140,6 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return l.rows(), ctx.Err()
 }
 
-// open builds the simulated network and starts the upstream DNS server.
 func (l *cacheLab) open() (err error) {
 	if l.net, err = netsim.NewKernel(l.conf.Seed, append([]string{"upstream"}, Contenders...)...); err != nil {
 		return err
@@ -157,7 +151,6 @@ func (l *cacheLab) open() (err error) {
 	return err
 }
 
-// close stops all contenders and closes the network.
 func (l *cacheLab) close() {
 	for _, s := range l.servers {
 		s.close()
@@ -175,8 +168,7 @@ func (l *cacheLab) close() {
 
 var errManyIdle = errors.New("above four fifths of its limit, it closes connections that are idle for 200 ms")
 
-// startServers starts the contenders that the Config selects. It skips peers that do not start. If no contender starts,
-// it returns the errors of all.
+// startServers starts the contenders that the Config selects. It skips peers that do not start.
 func (l *cacheLab) startServers() error {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
@@ -192,7 +184,7 @@ func (l *cacheLab) startServers() error {
 // A contender is a DNS server to compare. Its Start function returns the command that runs the server.
 type contender = lab.Contender[dnsserver.Forwarder, *exec.Cmd]
 
-// startServer starts contender c on a host of its own, and prepares it for measurements.
+// startServer starts contender c on a host of its own, and fills its cache.
 func (l *cacheLab) startServer(c contender) (s *server, err error) {
 	if c.Name == "unbound" && l.scenario.connections >= dnsserver.MaxTCPConns*4/5 {
 		return nil, errManyIdle
@@ -226,7 +218,6 @@ func (l *cacheLab) startServer(c contender) (s *server, err error) {
 	return s, nil
 }
 
-// rows returns a row of results for each contender.
 func (l *cacheLab) rows() (rows []Row) {
 	for _, s := range l.servers {
 		rows = append(rows, s.toRow())

@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A server is a running contender: a DNS server process, the connections of its clients, and its measurements.
+// A server is a running contender with the connections of its clients.
 type server struct {
 	name     string
 	scenario scenario
@@ -42,7 +42,7 @@ const cachedNames = 100
 // manyConnections is the number of connections from which their memory is measured.
 const manyConnections = 1000
 
-// prepare makes the server ready for measurements. It waits until the server answers, and fills the server's cache.
+// prepare waits until the server answers, and fills the server's cache.
 func (s *server) prepare() error {
 	for i := range cachedNames {
 		m := new(dns.Msg)
@@ -99,15 +99,13 @@ func (s *server) openConnections(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// closeConnections closes the connections that openConnections has opened.
 func (s *server) closeConnections() {
 	for len(s.conns) > 0 {
 		_ = (<-s.conns).Close()
 	}
 }
 
-// openConnection opens a TCP connection to the server, or a UDP socket if the scenario uses UDP. Over TLS, the first
-// query begins with the handshake.
+// openConnection opens a TCP connection or a UDP socket. Over TLS, the first query begins with the handshake.
 func (s *server) openConnection() (*dns.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -121,7 +119,6 @@ func (s *server) openConnection() (*dns.Conn, error) {
 	return &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, err
 }
 
-// exchangeOnce sends a query over a connection of its own. See exchangeQuery.
 func (s *server) exchangeOnce(query []byte, wait time.Duration) error {
 	conn, err := s.openConnection()
 	if err != nil {
@@ -131,8 +128,7 @@ func (s *server) exchangeOnce(query []byte, wait time.Duration) error {
 	return exchangeQuery(conn, query, wait)
 }
 
-// exchangeQuery sends a query over conn, and waits for the answer for at most the duration wait. It returns an error
-// unless the answer has exactly one record.
+// exchangeQuery sends a query and waits for the answer, which must have exactly one record.
 func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return err
@@ -154,9 +150,8 @@ func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	return nil
 }
 
-// measureRound opens the connections of the scenario, sends the given number of queries, several at a time, and closes
-// the connections. It records the latencies of the queries and the processor time that the server used for them. It
-// returns an error if a connection cannot be opened, or if the processor time is unknown.
+// measureRound opens the connections, sends queries, and closes the connections. It records the latencies and the
+// processor time of the server.
 func (s *server) measureRound(ctx context.Context, queries int) error {
 	defer s.closeConnections()
 	if err := s.openConnections(ctx); err != nil {
@@ -183,9 +178,8 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 	return nil
 }
 
-// sendQuery sends a query to the server and waits for the response. It uses the connection that has been idle for
-// longest, and opens a new connection in place of one that fails. If the scenario keeps no connections open, each query
-// has a new connection.
+// sendQuery sends a query over the connection that has been idle for longest, or over a new one if the scenario keeps
+// none open. It replaces a connection that fails.
 func (s *server) sendQuery(query []byte) error {
 	if s.scenario.connections == 0 {
 		return s.exchangeOnce(query, timeout)
@@ -202,7 +196,7 @@ func (s *server) sendQuery(query []byte) error {
 	return err
 }
 
-// residentMemory returns the resident memory of the server process in bytes, or 0 if it is unknown.
+// residentMemory returns the resident memory of the server process in bytes, or 0.
 func (s *server) residentMemory() float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.process.Pid))
 	fields := bytes.Fields(text)
@@ -227,14 +221,12 @@ func kernelMemory() (total float64) {
 	return total
 }
 
-// toRow returns the measurements of the server as a row of results.
 func (s *server) toRow() Row {
 	r := s.row
 	r.Contender, r.Calls = s.name, s.calls.SortedCalls()
 	return r
 }
 
-// close stops the server.
 func (s *server) close() {
 	if s.stop != nil {
 		s.stop()

@@ -22,8 +22,7 @@ import (
 // lookupTimeout limits lookups of contenders that have no limit of their own.
 const lookupTimeout = 15 * time.Second
 
-// A lookupFunc looks up the address of a name by the DNS client of a contender. It returns an error unless the answer
-// is right.
+// A lookupFunc looks up a name by a contender. It returns an error unless the answer is right.
 type lookupFunc func(ctx context.Context, name string) error
 
 // A contender is a DNS client or forwarder to compare. Its Start function completes the client in which it runs.
@@ -36,7 +35,7 @@ var contenders = append([]contender{
 	{Name: "net-resolver", Start: (*client).startNetResolver},
 }, newForwarderContenders()...)
 
-// newForwarderContenders returns the contenders that are DNS forwarders, each a process of its own.
+// newForwarderContenders returns the contenders that are processes of their own.
 func newForwarderContenders() (all []contender) {
 	for _, name := range forwarders {
 		all = append(all, contender{Name: name, Start: (*client).startForwarder})
@@ -47,8 +46,7 @@ func newForwarderContenders() (all []contender) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// SupportsTransport reports whether the contender with the given name can query servers over a transport: udp, tls or
-// https.
+// SupportsTransport reports whether a contender can query servers over udp, tls or https.
 func SupportsTransport(contender, transport string) bool {
 	switch {
 	case slices.Contains(forwarders, contender):
@@ -59,8 +57,7 @@ func SupportsTransport(contender, transport string) bool {
 	return slices.Contains(Contenders, contender)
 }
 
-// A client is a running contender: a DNS client or a forwarder, with its recorded calls and its counts of queries and
-// connections.
+// A client is a running contender.
 type client struct {
 	*testbed
 	name     string
@@ -71,15 +68,12 @@ type client struct {
 	calls    lab.Recorder
 }
 
-// A countingDialer opens the connections of a DNS client and counts them. It also counts UDP queries, which are one
-// Write each.
+// A countingDialer opens the connections of a DNS client. It counts TCP connections and UDP queries.
 type countingDialer struct {
 	dnshedge.Dialer
 	queries, connections atomic.Int64
 }
 
-// DialContext opens a connection. It counts a TCP connection at once. For a UDP socket, it counts the queries that are
-// written to the socket.
 func (d *countingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.Dialer.DialContext(ctx, network, address)
 	if err != nil {
@@ -115,12 +109,10 @@ func (c *countingConn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.Conn.(net.PacketConn).WriteTo(b, to)
 }
 
-// lookupName returns the n-th name that the client looks up. The name contains that of the contender, so that the
-// servers can count the queries of each contender.
+// lookupName returns the n-th name, which contains that of the contender, so that servers can count its queries.
 func (c *client) lookupName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
 
-// measureLookup looks up the n-th name of the run, and records the call. start is the start of the run. It records
-// nothing if ctx has ended.
+// measureLookup looks up the n-th name, and records the call unless ctx has ended. start is the start of the run.
 func (c *client) measureLookup(ctx context.Context, start time.Time, n int) {
 	name := c.lookupName(n)
 	begin := time.Now()
@@ -136,7 +128,6 @@ func (c *client) measureLookup(ctx context.Context, start time.Time, n int) {
 	c.calls.Add(call)
 }
 
-// newRow returns the result of the client as a row: its calls, and its counts of queries and connections.
 func (c *client) newRow() lab.Row {
 	calls := c.calls.SortedCalls()
 	r := lab.Row{Contender: c.name, Calls: calls, Asked: len(calls), Sent: c.counter.queries.Load(), Connections: c.counter.connections.Load()}
@@ -146,8 +137,7 @@ func (c *client) newRow() lab.Row {
 	return r
 }
 
-// upstreams returns the IP addresses of the DNS servers that clients query: both servers if the first may be dead or
-// the lab is under load, and otherwise the first.
+// upstreams returns the IP addresses of the servers: both if the first may be dead or under load, and else the first.
 func (l *testbed) upstreams() []string {
 	hosts := []string{"a"}
 	if strings.HasPrefix(l.conf.Scenario, "dead") || l.conf.Workers > 0 {
@@ -160,9 +150,8 @@ func (l *testbed) upstreams() []string {
 	return addresses
 }
 
-// startClients starts the contenders with the given names, or all that support the transport if there are no names. It
-// skips peers that do not start. On a network in memory it also skips forwarders. If no contender starts, it returns
-// the errors of all.
+// startClients starts the named contenders, or all that support the transport. It skips peers that do not start, and
+// forwarders on a network in memory.
 func (l *testbed) startClients(names []string) ([]*client, error) {
 	selected, err := lab.SelectByName("contender", contenders, names)
 	if err != nil {
@@ -180,8 +169,7 @@ func (l *testbed) startClients(names []string) ([]*client, error) {
 	})
 }
 
-// checkAnswer checks the result of a DNS exchange, a response r or an error err. It returns err if that is not nil, and
-// an error if r does not have exactly one record.
+// checkAnswer returns err, or an error unless r has exactly one record.
 func checkAnswer(r *dns.Msg, err error) error {
 	switch {
 	case err != nil:
@@ -192,15 +180,13 @@ func checkAnswer(r *dns.Msg, err error) error {
 	return nil
 }
 
-// newQuery returns a DNS query for the IPv4 addresses of name.
 func newQuery(name string) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeA)
 	return m
 }
 
-// newHedgingStarter returns the Start function of a contender that looks up names by a dnshedge.Client of this library.
-// h has the hedging settings of the client.
+// newHedgingStarter returns the Start function of a contender that uses a dnshedge.Client with the settings h.
 func newHedgingStarter(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 	return func(c *client) (lookupFunc, error) {
 		_, trusting := dnstest.Certificate()
@@ -249,8 +235,8 @@ func (c *client) startMiekg() (lookupFunc, error) {
 	}, nil
 }
 
-// An attemptCountKey is the context key for the number of attempts of one lookup. Go's resolver dials once for each
-// attempt, and the number determines which server the attempt reaches.
+// An attemptCountKey is the context key for the number of attempts of one lookup, by which Go's resolver selects the
+// server.
 type attemptCountKey struct{}
 
 // startNetResolver starts Go's own resolver, net.Resolver. Each attempt of a lookup goes to the next server.

@@ -29,8 +29,7 @@ const (
 	interleavedWorkers = 32 // concurrent lookups while contenders take turns
 )
 
-// Config selects the scenario, the contenders, the transport and the number of lookups that Run measures. The zero
-// value measures all contenders over UDP in the first scenario.
+// Config selects what Run measures. The zero value measures all contenders over UDP in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all that support the transport
@@ -98,8 +97,7 @@ func Run(ctx context.Context, conf Config) ([]lab.Row, error) {
 // loadRounds is the number of parts into which the lookups of each contender under load are divided.
 const loadRounds = 10
 
-// measureUnderLoad lets one client after another look up names, with as many concurrent lookups as Config.Workers. The
-// lookups are divided into rounds, and every client has its turn in each round.
+// measureUnderLoad lets the clients take turns in rounds, each with as many concurrent lookups as Config.Workers.
 func (l *testbed) measureUnderLoad(ctx context.Context, clients []*client) {
 	start := time.Now()
 	for round := range loadRounds {
@@ -116,8 +114,8 @@ func (l *testbed) measureUnderLoad(ctx context.Context, clients []*client) {
 	}
 }
 
-// measureInterleaved lets the clients look up each name of the run one after another. The names of a client differ from
-// each other, so that a cache is no advantage.
+// measureInterleaved lets the clients look up each name one after another. The names of a client differ from each
+// other, so that a cache is no advantage.
 func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	start := time.Now()
 	lab.Load{Workers: interleavedWorkers}.Send(ctx, l.conf.Lookups, func(n int) {
@@ -128,7 +126,6 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	})
 }
 
-// newTestbed builds the network for a Config and starts its two DNS servers.
 func newTestbed(conf Config) (*testbed, error) {
 	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
 	if err != nil {
@@ -172,8 +169,8 @@ func (l *testbed) close() {
 	}
 }
 
-// startServer starts a DNS server on a host of the simulated network. It answers every query at once, over UDP, TCP,
-// TLS and HTTPS, and counts the queries of each contender.
+// startServer starts a DNS server that answers every query at once over all transports, and counts queries by
+// contender.
 func (l *testbed) startServer(h *netsim.Host) (*dnstest.Server, error) {
 	s, err := dnsserver.ServeDNS(h, func(q dnstest.Query) dnstest.Reply {
 		labels := dns.SplitDomainName(strings.ToLower(q.Question[0].Name)) // kresd changes the case of letters

@@ -14,12 +14,9 @@ import (
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
-// forwarders are the contenders that run as processes of their own, each on a host of its own together with its
-// clients.
+// forwarders are the contenders that run as processes, each on a host of its own together with its clients.
 var forwarders = append([]string{"forwarder"}, dnsserver.PeerNames()...)
 
-// startForwarder starts a DNS forwarder as a process on a host of its own. It returns a function that looks up names
-// through the forwarder.
 func (c *client) startForwarder() (lookupFunc, error) {
 	if c.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
@@ -53,8 +50,8 @@ func (c *client) startForwarder() (lookupFunc, error) {
 	return lookup, nil
 }
 
-// countSentQueries returns the number of queries that the forwarder has sent to the servers. Over TLS and HTTPS it is
-// the number of queries that the servers have received, since no query is lost there.
+// countSentQueries returns the number of queries that the forwarder has sent, or over TLS and HTTPS, where none is
+// lost, the number that the servers have received.
 func (c *client) countSentQueries() int64 {
 	if c.conf.Transport != "udp" {
 		return c.received[c.name].Load()
@@ -62,7 +59,7 @@ func (c *client) countSentQueries() int64 {
 	return c.net.Link(c.name, "a").Counters().UDP + c.net.Link(c.name, "b").Counters().UDP
 }
 
-// waitUntilReady calls lookup for name until the answer is right, for at most 10 seconds.
+// waitUntilReady calls lookup until the answer is right, for at most 10 seconds.
 func waitUntilReady(lookup lookupFunc, name string) error {
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -74,8 +71,7 @@ func waitUntilReady(lookup lookupFunc, name string) error {
 	}
 }
 
-// newForwarderDir creates a directory for the files of the forwarder, and returns its path. The first call also creates
-// the directory of the lab, with the file of the servers' certificate.
+// newForwarderDir creates the directory of the forwarder, in that of the lab with the servers' certificate.
 func (c *client) newForwarderDir() (dir string, err error) {
 	if c.dir == "" {
 		if c.dir, err = os.MkdirTemp("", "dnslab"); err != nil {
@@ -90,5 +86,4 @@ func (c *client) newForwarderDir() (dir string, err error) {
 	return dir, os.Mkdir(dir, 0o755)
 }
 
-// certificateFile returns the path of the file with the certificate of the servers, in PEM.
 func (l *testbed) certificateFile() string { return filepath.Join(l.dir, "roots.pem") }

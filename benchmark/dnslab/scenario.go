@@ -13,8 +13,7 @@ type scenario struct {
 	links [2]link
 }
 
-// A link is the simulated network path between the clients and one server. Each direction has a profile of delay and
-// loss.
+// A link is the network path between the clients and one server, with a profile for each direction.
 type link struct{ to, from netsim.Profile }
 
 const (
@@ -41,8 +40,7 @@ var scenarios = []scenario{
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
-// newEqualLinksScenario returns a scenario in which both servers have the same link. to is the profile of the direction
-// to the servers, and from is that of the opposite direction.
+// newEqualLinksScenario returns a scenario with the same profiles to and from both servers.
 func newEqualLinksScenario(name, description string, to, from netsim.Profile) scenario {
 	return scenario{lab.Scenario{Name: name, Description: description}, [2]link{{to, from}, {to, from}}}
 }

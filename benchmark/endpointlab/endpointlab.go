@@ -97,7 +97,6 @@ type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// cloneForEndpoint returns a copy of request req that is addressed to the i-th endpoint.
 func cloneForEndpoint(req *http.Request, i int) *http.Request {
 	r := req.Clone(req.Context())
 	r.URL.Host = endpointHostName(i)
@@ -106,15 +105,14 @@ func cloneForEndpoint(req *http.Request, i int) *http.Request {
 
 func endpointHostName(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
-// lastEndpointTransport returns a transport that sends all requests to the last endpoint of the set.
+// lastEndpointTransport sends all requests to the last endpoint.
 func (s *endpointSet) lastEndpointTransport() http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (*http.Response, error) {
 		return s.RoundTrip(cloneForEndpoint(req, len(s.endpoints)-1))
 	})
 }
 
-// failoverTransport returns a transport that sends a request to the endpoints one after another, until an endpoint
-// answers without an error.
+// failoverTransport sends a request to one endpoint after another, until an endpoint answers without an error.
 func (s *endpointSet) failoverTransport() http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (resp *http.Response, err error) {
 		for i := range s.endpoints {
@@ -126,7 +124,6 @@ func (s *endpointSet) failoverTransport() http.RoundTripper {
 	})
 }
 
-// newEndpointsClient returns a transport of this library that chooses among all endpoints by hedge.WithEndpoints.
 func newEndpointsClient(s *endpointSet) (http.RoundTripper, error) {
 	all := make([]hedge.Endpoint, len(s.endpoints))
 	for i := range all {
@@ -138,8 +135,7 @@ func newEndpointsClient(s *endpointSet) (http.RoundTripper, error) {
 	return hedge.New(s, hedge.WithEndpoints(all...)), nil
 }
 
-// An endpointSet has the simulated endpoints of one contender. It counts the attempts of each call at each endpoint,
-// and the tokens that hedges cost.
+// An endpointSet has the simulated endpoints of one contender. It counts attempts and tokens.
 type endpointSet struct {
 	scenario
 	remoteHedgeCost int
@@ -151,7 +147,6 @@ type endpointSet struct {
 	tokens   atomic.Int64
 }
 
-// measureContender makes all calls by the client of contender c, at random times, and returns the result.
 func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
 	s := &endpointSet{scenario: sc, remoteHedgeCost: remoteHedgeCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
 	s.duration = time.Duration(float64(conf.Calls) / sc.rate * float64(time.Second))
@@ -173,8 +168,7 @@ func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Cont
 	return row, nil
 }
 
-// makeCall makes the n-th call of a contender by its client, and records the latency in call. It reports whether the
-// call was answered.
+// makeCall makes the n-th call, records it in call, and reports whether it was answered.
 func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n int, call *latency.Call) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
@@ -202,7 +196,7 @@ func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n 
 
 var errEndpointDown = errors.New("this endpoint is down")
 
-// RoundTrip answers a request as the endpoint in its URL does: with a response or an error, after a simulated latency.
+// RoundTrip answers as the endpoint in the URL does, after a simulated latency.
 func (s *endpointSet) RoundTrip(req *http.Request) (*http.Response, error) {
 	var i, n int
 	if _, err := fmt.Sscanf(req.URL.Host+req.URL.Path, "endpoint%d.test/%d", &i, &n); err != nil {

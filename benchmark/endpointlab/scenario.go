@@ -9,14 +9,14 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A scenario determines the endpoints of a run, their faults, and the rate of calls.
+// A scenario determines the endpoints, their faults, and the rate of calls.
 type scenario struct {
 	lab.Scenario
 	rate      float64    // calls per second
 	endpoints []endpoint // in the order of preference
 }
 
-// An endpoint is a simulated server, with its network latency, the distribution of its response times, and its faults.
+// An endpoint is a simulated server.
 type endpoint struct {
 	networkLatency time.Duration // added to every answer
 	hasTail        bool          // one answer in twenty takes ten times as long
@@ -37,8 +37,7 @@ type fault struct {
 // noAnswerLatency is the latency of an attempt without an answer: longer than any timeout.
 const noAnswerLatency = time.Hour
 
-// drawOutcome draws the latency and the error of attempt a at the endpoint, from the random numbers d. progress is the
-// share of the run that is over when the attempt starts, from 0 to 1.
+// drawOutcome draws the latency and the error of attempt a. progress is the share of the run that is over.
 func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progress float64) (took time.Duration, err error) {
 	model := virtual.LognormalLatency(5*time.Millisecond, 2*time.Millisecond)
 	if e.hasTail {
@@ -62,18 +61,16 @@ func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progre
 	return took + e.networkLatency, nil
 }
 
-// middleHalfFault returns fault f limited to the second and the third quarter of the run.
+// middleHalfFault limits f to the second and the third quarter of the run.
 func middleHalfFault(f fault) fault { f.from, f.to = .25, .75; return f }
 
 func wholeRunFault(f fault) fault { f.from, f.to = 0, 1; return f }
 
-// newTwoEndpointScenario returns a scenario with two endpoints: a near endpoint with the given faults, and an endpoint
-// without faults whose latency is 80 ms longer.
+// newTwoEndpointScenario returns a scenario with a near endpoint that has faults, and a far one without.
 func newTwoEndpointScenario(name, description string, faults ...fault) scenario {
 	return scenario{lab.Scenario{Name: "endpoints" + name, Description: description}, 100, []endpoint{{faults: faults}, {networkLatency: farLatency}}}
 }
 
-// withChange returns a copy of the scenario that the function change has modified.
 func (s scenario) withChange(change func(*scenario)) scenario {
 	change(&s)
 	return s

@@ -42,8 +42,6 @@ var contenders = []lab.Contender[*resolver, resolveFunc]{
 // Contenders lists the names of all contenders, Go's resolver and unbound first.
 var Contenders = lab.NamesOf(contenders)
 
-// startResolvers starts the contenders that the Config selects. It skips a program that does not start, unless that is
-// the only contender.
 func (l *testbed) startResolvers() ([]*resolver, error) {
 	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
 	if err != nil {
@@ -58,7 +56,6 @@ func (l *testbed) startResolvers() ([]*resolver, error) {
 	})
 }
 
-// upstreams returns the DNS servers of the scenario in the form of dnshedge.Client.Upstreams.
 func (l *testbed) upstreams() (upstreams []dnshedge.Upstream) {
 	for _, address := range l.serverAddresses() {
 		upstreams = append(upstreams, dnshedge.Upstream{Net: "udp", Addr: net.JoinHostPort(address, "53")})
@@ -66,8 +63,7 @@ func (l *testbed) upstreams() (upstreams []dnshedge.Upstream) {
 	return upstreams
 }
 
-// startLibraryClient completes the configuration of a dnshedge.Client. It returns a function that resolves queries by
-// the client.
+// startLibraryClient completes the configuration of a dnshedge.Client, which resolves the queries.
 func (r *resolver) startLibraryClient(client *dnshedge.Client) (resolveFunc, error) {
 	client.Timeout, client.Dialer = QueryTimeout, r.net.Host(r.name)
 	r.close = func() { _ = client.Close() }

@@ -26,7 +26,7 @@ const (
 	DefaultRate  = 100.             // queries per second, unless Config has a rate
 )
 
-// Config selects the scenario, the contenders and the number of queries that Run measures.
+// Config selects what Run measures.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all
@@ -87,7 +87,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, err
 }
 
-// QueryDuration returns the duration for which queries are sent in the scenario with the given name, which must exist.
+// QueryDuration returns the duration for which queries are sent in a scenario, which must exist.
 func QueryDuration(name string) time.Duration {
 	sc, err := lab.FindByName("scenario", scenarios, name)
 	if err != nil {
@@ -96,7 +96,6 @@ func QueryDuration(name string) time.Duration {
 	return sc.queryDuration()
 }
 
-// setUp builds the network, starts the DNS servers and writes resolv.conf.
 func (l *testbed) setUp() (err error) {
 	newNetwork := netsim.NewKernel
 	if l.conf.Memory {
@@ -121,7 +120,6 @@ func (l *testbed) setUp() (err error) {
 	return l.writeResolvConf(l.serverHosts()...)
 }
 
-// close stops the DNS servers, closes the network and removes resolv.conf.
 func (l *testbed) close() {
 	for _, s := range l.servers {
 		s.Close()
@@ -134,7 +132,7 @@ func (l *testbed) close() {
 	}
 }
 
-// serverHosts returns the names of the hosts with a DNS server, in the order in which resolvers prefer the servers.
+// serverHosts returns the hosts of the DNS servers, in the order in which resolvers prefer the servers.
 func (l *testbed) serverHosts() []string {
 	if l.second == nil {
 		return []string{"a"}
@@ -142,7 +140,6 @@ func (l *testbed) serverHosts() []string {
 	return []string{"a", "b"}
 }
 
-// serverAddresses returns the IP addresses of the DNS servers, in the order in which resolvers prefer the servers.
 func (l *testbed) serverAddresses() (addresses []string) {
 	for _, h := range l.serverHosts() {
 		addresses = append(addresses, l.net.Host(h).Addr().String())
@@ -150,14 +147,13 @@ func (l *testbed) serverAddresses() (addresses []string) {
 	return addresses
 }
 
-// setLinks sets the delay and loss of packets between all resolvers and the server on host, in both directions.
+// setLinks sets the delay and loss of packets between all resolvers and a host.
 func (l *testbed) setLinks(host string, p netsim.Profile) {
 	for _, from := range Contenders {
 		l.net.Set(from, host, p)
 	}
 }
 
-// startServer starts the DNS server of the scenario on host, over UDP and TCP.
 func (l *testbed) startServer(host string) error {
 	newHandler := l.first
 	if host == "b" {
@@ -170,12 +166,10 @@ func (l *testbed) startServer(host string) error {
 	return err
 }
 
-// resolvConfPath returns the path of the lab's resolv.conf, from which Go's resolver and a dnshedge.Client without
-// Upstreams read the servers.
 func (l *testbed) resolvConfPath() string { return filepath.Join(l.dir, "resolv.conf") }
 
-// writeResolvConf writes a resolv.conf with the addresses of the servers on the given hosts. Every version has the same
-// length and is written by one Write, so that no reader gets a mixture. Every version has a later modification time.
+// writeResolvConf writes a resolv.conf with the servers on the given hosts. Every version has the same length, so that
+// no reader gets a mixture, and a later modification time.
 func (l *testbed) writeResolvConf(hosts ...string) error {
 	const length = 80
 	text := ""
@@ -194,8 +188,7 @@ func (l *testbed) writeResolvConf(hosts ...string) error {
 	return os.Chtimes(l.resolvConfPath(), l.resolvConfTime, l.resolvConfTime)
 }
 
-// measureResolvers sends the queries of the scenario to all resolvers at the same times, applies the scenario's events,
-// and waits for the answers.
+// measureResolvers sends the queries to all resolvers at the same times, and applies the events of the scenario.
 func (l *testbed) measureResolvers(ctx context.Context, resolvers []*resolver) error {
 	start := time.Now()
 	failed := make(chan error, len(l.events))

@@ -37,8 +37,7 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	})
 }
 
-// resolveName resolves a name by the resolver r of package net, within QueryTimeout. If qtype is A it looks up IPv4
-// addresses, and otherwise TXT records.
+// resolveName looks up IPv4 addresses if qtype is A, and otherwise TXT records.
 func resolveName(ctx context.Context, r *net.Resolver, name string, qtype uint16) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
@@ -62,8 +61,7 @@ func resolveName(ctx context.Context, r *net.Resolver, name string, qtype uint16
 	return hasRecords, nil
 }
 
-// A goLookupState is the state of one lookup by Go's resolver in this process: the servers in their order, and the
-// number of attempts so far.
+// A goLookupState has the servers of one lookup by Go's resolver in this process, and the number of attempts.
 type goLookupState struct {
 	servers []string
 	dials   atomic.Int64
@@ -111,8 +109,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 	}
 }
 
-// resolverEnv is the variable with the file that replaces /etc/resolv.conf in a process that answers queries with Go's
-// resolver.
+// resolverEnv is the variable of a helper process with the file that replaces /etc/resolv.conf.
 const resolverEnv = "FAULTLAB_RESOLV_CONF"
 
 // ServeGoResolver answers queries by Go's resolver if Run has started this process as a helper, and does not return
@@ -126,8 +123,8 @@ func ServeGoResolver() {
 	os.Exit(1)
 }
 
-// serveGoResolver answers DNS queries over UDP by Go's resolver, until the parent process ends. It mounts file over
-// /etc/resolv.conf. It also listens on TCP, to show that it is ready.
+// serveGoResolver answers DNS queries over UDP by Go's resolver, until the parent process ends. It also listens on TCP,
+// to show that it is ready.
 func serveGoResolver(file string) error {
 	if err := mountResolvConf(file); err != nil {
 		return err
@@ -162,8 +159,7 @@ func serveGoResolver(file string) error {
 	}))
 }
 
-// newHelperCommand returns a command that runs this program again as a helper process, with a further environment
-// variable of the form NAME=value. The process does not inherit variables that change Go's resolver.
+// newHelperCommand returns a command that runs this program again, without variables that change Go's resolver.
 func newHelperCommand(variable string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // A resolveFunc resolves a DNS query by a contender.
 type resolveFunc func(context.Context, query) (outcome, error)
 
-// A resolver is a running contender on a host of its own, with its recorded calls.
+// A resolver is a running contender on a host of its own.
 type resolver struct {
 	*testbed
 	name    string
@@ -38,8 +38,7 @@ const (
 	nameDenied
 )
 
-// newMessage returns the query as a DNS message. The message has EDNS, because servers send extended errors only with
-// EDNS.
+// newMessage returns the query with EDNS, without which servers send no extended errors.
 func (q query) newMessage() *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
@@ -47,7 +46,6 @@ func (q query) newMessage() *dns.Msg {
 	return m
 }
 
-// outcomeOf returns the result of query q from the response m, which may be nil.
 func outcomeOf(m *dns.Msg, q query) outcome {
 	switch {
 	case m == nil:
@@ -60,8 +58,7 @@ func outcomeOf(m *dns.Msg, q query) outcome {
 	return noRecords
 }
 
-// measureQuery resolves q, the i-th query of the run, and records the latency and the result. start is the start of the
-// run. If ctx has ended, it records nothing.
+// measureQuery resolves q, the i-th query, and records the call unless ctx has ended. start is the start of the run.
 func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q query) {
 	begin := time.Now()
 	res, err := r.resolve(ctx, q)
@@ -87,7 +84,6 @@ func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q q
 	r.calls.Add(call)
 }
 
-// newRow returns the measurements of the resolver as a row of results.
 func (r *resolver) newRow() Row {
 	r.mu.Lock()
 	defer r.mu.Unlock()

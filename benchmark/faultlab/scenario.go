@@ -21,8 +21,7 @@ const (
 	defaultQueryDuration = 5 * time.Second
 )
 
-// A scenario determines one or two DNS servers, the faults of these servers or of the network paths to them, and the
-// queries that all resolvers get.
+// A scenario determines one or two DNS servers, their faults, and the queries that all resolvers get.
 type scenario struct {
 	lab.Scenario
 
@@ -42,7 +41,7 @@ type event struct {
 	apply func(*testbed) error
 }
 
-// A query is a DNS query that all contenders get. It also says which answers count as right.
+// A query is a DNS query that all contenders get, with the answers that count as right.
 type query struct {
 	name  string
 	qtype uint16
@@ -58,7 +57,6 @@ const (
 	wantNothing // the query may confuse a resolver, and is not counted
 )
 
-// queryDuration returns the duration for which queries are sent.
 func (s *scenario) queryDuration() time.Duration {
 	if s.duration > 0 {
 		return s.duration
@@ -66,7 +64,6 @@ func (s *scenario) queryDuration() time.Duration {
 	return defaultQueryDuration
 }
 
-// linkProfile returns the delay and the loss of packets between the resolvers and the servers, in each direction.
 func (s *scenario) linkProfile() netsim.Profile {
 	return netsim.Profile{Delay: netsim.Uniform(oneWayDelay-jitter, oneWayDelay+jitter), Loss: s.loss}
 }
@@ -116,8 +113,7 @@ var scenarios = []scenario{{
 func (l *testbed) stopFirstServer() error    { l.servers["a"].Close(); return nil }
 func (l *testbed) restartFirstServer() error { return l.startServer("a") }
 
-// switchToServer returns a function for event.apply. It writes a resolv.conf that names only the server on host, and
-// makes all other servers unreachable.
+// switchToServer returns an event that names only the server on host in resolv.conf, and makes the others unreachable.
 func switchToServer(host string) func(*testbed) error {
 	return func(l *testbed) error {
 		for _, h := range l.serverHosts() {
@@ -129,7 +125,6 @@ func switchToServer(host string) func(*testbed) error {
 	}
 }
 
-// addressQuery returns the i-th query: for the IPv4 addresses of a name that no other query has.
 func addressQuery(i int) query {
 	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
 }
@@ -146,14 +141,12 @@ func modifyEveryNth(period, rest int, change func(i int, q *query)) func(i int) 
 	}
 }
 
-// ignoreSeed makes a function for scenario.first from the handler h of a server without random faults. The function
-// ignores its seed and returns h.
+// ignoreSeed returns a function for scenario.first that ignores its seed and returns h.
 func ignoreSeed(h dnstest.Handler) func(uint64) dnstest.Handler {
 	return func(uint64) dnstest.Handler { return h }
 }
 
-// answerAllQueries is the handler of a DNS server that answers all queries. The answer has a record for the types
-// A, HTTPS, TXT and NS, and no record for other types.
+// answerAllQueries answers queries for A, HTTPS, TXT and NS by a record, and others by no record.
 func answerAllQueries(q dnstest.Query) dnstest.Reply {
 	switch q.Question[0].Qtype {
 	case dns.TypeA:
@@ -168,8 +161,7 @@ func answerAllQueries(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeSuccess, 300, 300)}
 }
 
-// answerOneInTen returns the handler of a DNS server that answers one query in ten, chosen at random. seed determines
-// which.
+// answerOneInTen returns a handler that answers one query in ten, chosen at random.
 func answerOneInTen(seed uint64) dnstest.Handler {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 10))
@@ -183,9 +175,7 @@ func answerOneInTen(seed uint64) dnstest.Handler {
 	}
 }
 
-// dropHTTPS is the handler of a DNS server that drops queries for HTTPS records and answers all others. It also drops
-// queries for TXT records, which are httpsSubstituteType: Go's resolver looks them up because it cannot look up HTTPS
-// records.
+// dropHTTPS drops queries for HTTPS and for its substitute, and answers all others.
 func dropHTTPS(q dnstest.Query) dnstest.Reply {
 	if t := q.Question[0].Qtype; t == dns.TypeHTTPS || t == httpsSubstituteType {
 		return dnstest.Reply{}
@@ -193,16 +183,14 @@ func dropHTTPS(q dnstest.Query) dnstest.Reply {
 	return answerAllQueries(q)
 }
 
-// respondWithError returns the handler of a DNS server that answers all queries with the response code rcode and the
-// extended error code (RFC 8914).
+// respondWithError returns a handler that answers all queries with a response code and an extended error (RFC 8914).
 func respondWithError(rcode int, code uint16) dnstest.Handler {
 	return func(q dnstest.Query) dnstest.Reply {
 		return dnstest.Reply{Msg: dnstest.EDE(dnstest.Rcode(q, rcode), code)}
 	}
 }
 
-// answerPrivateNames is the handler of a DNS server in a company network. It refuses queries for the root, answers
-// SERVFAIL for one zone, and answers all other queries.
+// answerPrivateNames refuses queries for the root, answers SERVFAIL for one zone, and answers all other queries.
 func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	switch name := strings.ToLower(q.Question[0].Name); {
 	case name == ".":
@@ -213,7 +201,7 @@ func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	return answerAllQueries(q)
 }
 
-// denyAllNames is the handler of a DNS server that answers NXDOMAIN for all names except the root.
+// denyAllNames answers NXDOMAIN for all names except the root.
 func denyAllNames(q dnstest.Query) dnstest.Reply {
 	if q.Question[0].Name == "." {
 		return answerAllQueries(q)
@@ -221,8 +209,7 @@ func denyAllNames(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
 }
 
-// denySecondServerNames is the handler of the first of two DNS servers that know different names. It answers NXDOMAIN
-// for the names of the second server, and answers all other queries.
+// denySecondServerNames answers NXDOMAIN for the names that only the second server knows.
 func denySecondServerNames(q dnstest.Query) dnstest.Reply {
 	if strings.HasSuffix(strings.ToLower(q.Question[0].Name), ".second.example.") {
 		return denyAllNames(q)

@@ -8,8 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// startUnbound starts the program unbound as a forwarder to the servers of the lab. It configures unbound to accept all
-// queries at once, and to drop no late answer.
+// startUnbound starts unbound as a forwarder that accepts all queries at once, and drops no late answer.
 func (r *resolver) startUnbound() (resolveFunc, error) {
 	if r.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
@@ -22,8 +21,7 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 	return r.startResolverProcess(cmd, func(q query) query { return q })
 }
 
-// startResolverProcess runs the command of a resolver on a host of its own. It returns a function that resolves queries
-// by the process. translate returns the query that is sent to the process in place of the given query.
+// startResolverProcess runs a resolver on a host of its own. translate returns the query that is sent in place of q.
 func (r *resolver) startResolverProcess(cmd *exec.Cmd, translate func(query) query) (_ resolveFunc, err error) {
 	if _, err := cmd.StdinPipe(); err != nil { // it closes when this process ends
 		return nil, err

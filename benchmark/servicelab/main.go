@@ -92,8 +92,7 @@ func main() {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(ms) }
 
-// startNetwork returns a network with a client, a DNS server and the services. answers is the profile of the link from the
-// DNS server to the client.
+// startNetwork returns a network with a client, a DNS server and the services. answers is the profile of DNS answers.
 func startNetwork(answers netsim.Profile) (*netsim.Network, *dnstest.Server, error) {
 	hosts := append([]string{"client", "nameserver"}, services...)
 	n, err := netsim.NewMemory(1, hosts...)
@@ -117,14 +116,12 @@ func startNetwork(answers netsim.Profile) (*netsim.Network, *dnstest.Server, err
 	return n, s, err
 }
 
-// newGoResolver returns Go's own resolver for the client in n.
 func newGoResolver(n *netsim.Network) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return n.Host("client").DialContext(ctx, network, "nameserver:53")
 	}}
 }
 
-// runService makes all requests with the setup s.
 func runService(ctx context.Context, s clientSetup) (row serviceRow, err error) {
 	n, nameserver, err := startNetwork(netsim.Profile{Delay: netsim.Spikes(netsim.Constant(5*ms), 1./200, netsim.Constant(150*ms))})
 	if err != nil {

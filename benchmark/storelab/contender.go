@@ -21,8 +21,7 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// A rangeReader is the function by which a contender reads from the store. It fills p with the bytes of the object at
-// offset off.
+// A rangeReader fills p with the bytes of the object at offset off, by a contender.
 type rangeReader func(ctx context.Context, p []byte, off int64) error
 
 // Names of contenders that bounds and tests refer to.
@@ -62,8 +61,7 @@ var Contenders = lab.NamesOf(contenders)
 // entityTag is the version of the object.
 const entityTag = `"one"`
 
-// fetchRange requests a range of the object from the store. It is the rangeread.Fetch function of the contender that
-// uses package rangeread.
+// fetchRange is the rangeread.Fetch function of the contender that uses package rangeread.
 func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
 	b, err := s.openBody(ctx, r.Offset, r.Length)
 	if err != nil {
@@ -72,8 +70,7 @@ func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.Rea
 	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// newTransportStarter returns the Start function of a contender that reads a range by an HTTP GET. The function wrap
-// makes the HTTP transport of the contender from that of the store.
+// newTransportStarter returns the Start function of a contender that reads by HTTP. wrap makes its transport.
 func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
 	return func(s *objectStore) (rangeReader, error) {
 		rt, err := wrap(s)
@@ -96,7 +93,7 @@ func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)
 	}
 }
 
-// RoundTrip answers a GET for a range of the object, as Amazon S3 does. It makes a store an http.RoundTripper.
+// RoundTrip answers a GET for a range of the object, as Amazon S3 does.
 func (s *objectStore) RoundTrip(req *http.Request) (*http.Response, error) {
 	var from, to int64
 	if _, err := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-%d", &from, &to); err != nil {
@@ -120,8 +117,8 @@ func (s *objectStore) RoundTrip(req *http.Request) (*http.Response, error) {
 // startPlainReader starts a contender that reads each range by one request, without hedging or retries.
 var startPlainReader = newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
 
-// startParallelParts starts a contender that reads a range by four parallel requests, each for a quarter of the range.
-// The downloader of the AWS SDK works in this way.
+// startParallelParts starts a contender that reads a range by four parallel requests, as the downloader of the AWS SDK
+// does.
 func startParallelParts(s *objectStore) (rangeReader, error) {
 	const parts = 4
 	s.requestSize = ReadSize / parts
@@ -152,8 +149,6 @@ type stallTimeoutClient struct {
 	random  *rand.Rand
 }
 
-// newStallTimeoutStarter returns the Start function of a contender that reads by a stallTimeoutClient. minimum is the
-// shortest timeout.
 func newStallTimeoutStarter(minimum time.Duration) func(*objectStore) (rangeReader, error) {
 	return func(s *objectStore) (rangeReader, error) {
 		t := &stallTimeoutClient{store: s, minimum: minimum, timeout: minimum, random: rand.New(rand.NewPCG(s.seed, 1))}
@@ -161,8 +156,7 @@ func newStallTimeoutStarter(minimum time.Duration) func(*objectStore) (rangeRead
 	}
 }
 
-// readRange fills p with the bytes of the object at offset off. It retries each request whose first byte does not
-// arrive within the timeout.
+// readRange retries each request whose first byte does not arrive within the timeout.
 func (t *stallTimeoutClient) readRange(ctx context.Context, p []byte, off int64) error {
 	for maxPause := time.Second; ; maxPause = min(2*maxPause, 30*time.Second) {
 		b, err := t.openBody(ctx, off, int64(len(p)))
@@ -179,9 +173,8 @@ func (t *stallTimeoutClient) readRange(ctx context.Context, p []byte, off int64)
 	}
 }
 
-// openBody requests n bytes at offset off from the store, and returns the body of the response. It returns an error if
-// the first byte does not arrive within the timeout. It then raises the timeout if the first byte was late, and
-// otherwise lowers it.
+// openBody returns an error if the first byte does not arrive within the timeout. It raises the timeout if the first
+// byte was late, and otherwise lowers it.
 func (t *stallTimeoutClient) openBody(ctx context.Context, off, n int64) (*responseBody, error) {
 	t.mu.Lock()
 	limit := t.timeout

@@ -11,8 +11,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A scenario is a condition of the simulated object store: some responses have faults, or the store is slow for a
-// while, or neither.
+// A scenario is a condition of the simulated object store.
 type scenario struct {
 	lab.Scenario
 	faulty bool
@@ -47,8 +46,7 @@ func IsSlowRead(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
 // block.
 const faultBlockSize = ReadSize / 4
 
-// An objectStore is a simulated object store that holds one object, for one contender. It determines the faults of each
-// response, and counts requests and bytes.
+// An objectStore is a simulated object store with one object, for one contender. It counts requests and bytes.
 type objectStore struct {
 	scenario
 	seed         uint64
@@ -65,8 +63,7 @@ type readStats struct {
 	replaced              atomic.Bool // the last byte came from a request that replaced another
 }
 
-// newObjectStore returns the store of one contender in scenario sc. seed determines the faults. reads is the number of
-// ranges into which the object is divided.
+// newObjectStore returns the store of one contender. reads is the number of ranges of the object.
 func newObjectStore(sc scenario, seed uint64, reads int) *objectStore {
 	return &objectStore{
 		scenario: sc, seed: seed, size: int64(reads) * ReadSize, requestSize: ReadSize,
@@ -74,8 +71,7 @@ func newObjectStore(sc scenario, seed uint64, reads int) *objectStore {
 	}
 }
 
-// openBody requests n bytes of the object at offset off from the store, all within the range of one read. It returns
-// the body of the response when the first byte arrives, or the error of ctx.
+// openBody requests n bytes at offset off, within the range of one read. It returns when the first byte arrives.
 func (s *objectStore) openBody(ctx context.Context, off, n int64) (*responseBody, error) {
 	try := s.attempts[off/faultBlockSize].Add(1) - 1
 	b := &responseBody{
@@ -129,7 +125,6 @@ type responseBody struct {
 	once          sync.Once
 }
 
-// arrivalTime returns the time at which the byte at the given position of the body arrives.
 func (b *responseBody) arrivalTime(position int64) time.Time {
 	d := time.Duration(position/chunkSize) * b.interval
 	if b.stallAt >= 0 && position >= b.stallAt {
@@ -138,8 +133,7 @@ func (b *responseBody) arrivalTime(position int64) time.Time {
 	return b.start.Add(d)
 }
 
-// chunkEnd returns the end of the chunk that contains the given position of the body: the position after the last byte
-// that arrives together with that byte.
+// chunkEnd returns the position after the last byte that arrives together with the byte at the given position.
 func (b *responseBody) chunkEnd(position int64) int64 {
 	end := min((position/chunkSize+1)*chunkSize, b.size)
 	if position < b.stallAt {
@@ -148,7 +142,6 @@ func (b *responseBody) chunkEnd(position int64) int64 {
 	return end
 }
 
-// Read returns bytes of the body that have arrived. If there are none, it waits for the next chunk.
 func (b *responseBody) Read(p []byte) (int, error) {
 	position := b.position.Load()
 	if position == b.size {
@@ -166,15 +159,13 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// Close ends the request, and counts the bytes that have arrived.
 func (b *responseBody) Close() error {
 	b.stopAfterFunc()
 	b.finishRequest()
 	return nil
 }
 
-// finishRequest adds the bytes of the body that have arrived to the number of bytes sent by the store. It is called
-// once: when the body is closed, or when the context of the request ends.
+// finishRequest counts the bytes that have arrived when the body is closed or the context of the request ends.
 func (b *responseBody) finishRequest() {
 	b.once.Do(func() {
 		sent, now := b.position.Load(), time.Now()

@@ -74,8 +74,6 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 // FakeTimeRun runs Run in fake time, in a helper process.
 var FakeTimeRun = bubble.Func[Config, []Row]{Name: "storelab", Call: Run}
 
-// measureContender lets contender c read all ranges of the object in scenario sc, from a store of its own. It returns
-// the result.
 func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Contender[*objectStore, rangeReader]) (Row, error) {
 	s := newObjectStore(sc, conf.Seed, conf.Reads)
 	read, err := c.Start(s)
@@ -113,9 +111,7 @@ func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Cont
 	return row, err
 }
 
-// readRange reads the i-th range of the object into p by the function read of a contender. It records the latency in
-// call, since the start of the run. If the read fails, the call counts as failed. It returns an error if the bytes are
-// wrong.
+// readRange reads the i-th range into p and records the call. It returns an error if the bytes are wrong.
 func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *latency.Call, start time.Time) error {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
@@ -138,19 +134,17 @@ func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *l
 // 0.
 const wordSpacing = 4 << 10
 
-// contentWord returns the eight bytes of the object at offset off as an integer. off is a multiple of wordSpacing.
+// contentWord returns eight bytes of the object at offset off, a multiple of wordSpacing.
 func contentWord(off int64) uint64 { return uint64(off+8) * 0x9E3779B97F4A7C15 }
 
-// fillContent writes the content of the object at offset off to p. The object is zero except for one word in every
-// wordSpacing bytes, and fillContent writes only these words.
+// fillContent writes the words of the object at offset off to p, which is 0 elsewhere.
 func fillContent(p []byte, off int64) {
 	for at := (wordSpacing - off%wordSpacing) % wordSpacing; at+8 <= int64(len(p)); at += wordSpacing {
 		binary.LittleEndian.PutUint64(p[at:], contentWord(off+at))
 	}
 }
 
-// checkContent returns an error if p differs from the content of the object at offset off. It compares only the words
-// that contentWord returns.
+// checkContent compares the words in p with those of the object at offset off.
 func checkContent(p []byte, off int64) error {
 	for at := (wordSpacing - off%wordSpacing) % wordSpacing; at+8 <= int64(len(p)); at += wordSpacing {
 		if binary.LittleEndian.Uint64(p[at:]) != contentWord(off+at) {

@@ -32,8 +32,8 @@ func main() {
 	}
 }
 
-// measurePrograms measures all programs and prints a table of their sizes. Unless readme is empty, it also writes the
-// table into the document with that file name. It returns an error for each number above its limit.
+// measurePrograms prints a table of the weights of all programs, and writes it into the document readme. It returns an
+// error for each number above its limit.
 func measurePrograms(readme string) error {
 	root, err := readRootModule()
 	if err != nil {
@@ -61,8 +61,7 @@ func measurePrograms(readme string) error {
 	return errors.Join(over...)
 }
 
-// A weight has the size of a built program in bytes, the number of modules linked into the program, and the number of
-// all modules that it requires.
+// A weight is the size of a built program.
 type weight struct {
 	bytes  int64
 	linked int // modules in the program
@@ -76,8 +75,7 @@ type limit struct {
 	listed int // beyond the modules of a program with grpc-go alone
 }
 
-// checkLimit returns an error if number is above limit, unless limit is 0. For the error, owner names the program or
-// the file that has the number, and unit is the unit of the number.
+// checkLimit returns an error if number is above limit, unless limit is 0. owner is the program or file.
 func checkLimit(owner, unit string, number, limit int64) error {
 	if limit > 0 && number > limit {
 		return fmt.Errorf("%s: %d %s; at most %d are allowed", owner, number, unit, limit)
@@ -85,9 +83,6 @@ func checkLimit(owner, unit string, number, limit int64) error {
 	return nil
 }
 
-// formatTable returns the Markdown table of program sizes, with a row for each program. Below the table are lines about
-// the go.mod file of this library and the conditions of the measurement. weights has the measurements by the title of
-// the program.
 func formatTable(root rootModule, weights map[string]weight) string {
 	var b strings.Builder
 	b.WriteString("| program | stripped | more | modules linked | `go list -m all` |\n|---|--:|--:|--:|--:|\n")
@@ -103,13 +98,11 @@ func formatTable(root rootModule, weights map[string]weight) string {
 	return b.String()
 }
 
-// formatMB returns a number of bytes as text in megabytes of 10⁶ bytes.
 func formatMB(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
 var tablePattern = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
 
-// writeTable replaces the table of program sizes in a document by text. The document must contain the two comments
-// around the table exactly once.
+// writeTable replaces the table in a document, which must contain the two comments around it exactly once.
 func writeTable(file, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -124,15 +117,14 @@ func writeTable(file, text string) error {
 	}), 0o644)
 }
 
-// A rootModule describes the module of this library: the folder, the version of Go, and the required modules.
+// A rootModule describes the module of this library.
 type rootModule struct {
 	dir, goVersion   string
 	direct, indirect int
 	requires         map[string]string // versions by module path, including the peers in the benchmark's go.mod
 }
 
-// readRootModule reads the description of this library's module from two go.mod files: that of the module, and that of
-// the benchmark.
+// readRootModule reads the go.mod files of this library and of the benchmark.
 func readRootModule() (root rootModule, err error) {
 	text, err := runGo(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
 	if err != nil {
@@ -162,7 +154,7 @@ func readRootModule() (root rootModule, err error) {
 	return root, nil
 }
 
-// A modFile has the parts of a go.mod file that this command needs: the version of Go and the required modules.
+// A modFile has the parts of a go.mod file that this command needs.
 type modFile struct {
 	Go      string
 	Require []struct {
@@ -179,8 +171,7 @@ func readModFile(dir string) (mod modFile, err error) {
 	return mod, json.Unmarshal([]byte(text), &mod)
 }
 
-// measureProgram builds program p in a temporary module, and returns the program's weight. root has the versions of the
-// modules that p needs.
+// measureProgram builds program p in a temporary module.
 func measureProgram(root rootModule, p program) (w weight, err error) {
 	dir, err := os.MkdirTemp("", "weight")
 	if err != nil {
@@ -230,8 +221,7 @@ func measureProgram(root rootModule, p program) (w weight, err error) {
 	return weight{bytes: built.Size(), linked: len(info.Deps), listed: strings.Count(listed, "\n")}, nil
 }
 
-// runGo runs the go command with args in the folder dir, and returns the output. The command ignores workspaces, cgo
-// and the caller's GOFLAGS.
+// runGo returns the output of the go command in the folder dir, without workspaces, cgo and the caller's GOFLAGS.
 func runGo(dir string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir = dir

@@ -10,8 +10,7 @@ const (
 	baselineResolver = "`net.Resolver` alone"
 )
 
-// A program is a small Go program whose binary size is measured. It uses this library, another library, or none. Its
-// size is compared with that of the program that uses no library.
+// A program is a small Go program whose size is compared with that of a program without a library.
 type program struct {
 	title    string
 	tags     string // of the build
@@ -57,8 +56,7 @@ func hedged() http.RoundTripper {
 	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
-// httpProgram returns the Go source of a program that gets a web page. transport is the Go expression of the program's
-// HTTP transport. imports are the import paths that the expression needs.
+// httpProgram returns a program that gets a web page. transport is a Go expression that needs imports.
 func httpProgram(transport string, imports ...string) string {
 	return formatProgramStart(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}
@@ -71,8 +69,7 @@ func httpProgram(transport string, imports ...string) string {
 `
 }
 
-// grpcProgram returns the Go source of a program that makes a gRPC call. option is the Go expression of a dial option,
-// or empty. imports are the import paths that the expression needs.
+// grpcProgram returns a program that makes a gRPC call. option is a Go expression that needs imports, or empty.
 func grpcProgram(option string, imports ...string) string {
 	imports = append(imports, "context", "fmt", grpcPath, grpcPath+"/credentials/insecure", "google.golang.org/protobuf/types/known/emptypb")
 	return formatProgramStart(imports) + `
@@ -85,8 +82,7 @@ func grpcProgram(option string, imports ...string) string {
 `
 }
 
-// dnsProgram returns the Go source of a program that looks up a host name. resolver is the Go expression of a
-// *net.Resolver. imports are the import paths that the expression needs.
+// dnsProgram returns a program that looks up a host name. resolver is a Go expression that needs imports.
 func dnsProgram(resolver string, imports ...string) string {
 	return formatProgramStart(append(imports, "context", "fmt", "net")) + `
 	var resolver *net.Resolver = ` + resolver + `
@@ -95,8 +91,7 @@ func dnsProgram(resolver string, imports ...string) string {
 `
 }
 
-// formatProgramStart returns the beginning of a program's Go source, up to the first statement of main. imports are the
-// import paths of the program.
+// formatProgramStart returns the beginning of a program, up to the first statement of main.
 func formatProgramStart(imports []string) string {
 	text := "package main\n\n"
 	for _, path := range imports {
