@@ -9,8 +9,8 @@ import (
 
 const ednsSize = 1232 // bytes of the largest response over UDP
 
-// answerQuery returns the response of server s to a query, both in wire format. It returns nil if the server does not
-// respond. tcp says whether the query was received over TCP. A UDP response that is too large is truncated.
+// answerQuery returns the response of server s to a query, both in wire format, or nil if the server does not respond.
+// A UDP response that is too large is truncated.
 func (n *internet) answerQuery(s *server, query []byte, tcp bool) []byte {
 	q := new(dns.Msg)
 	if s == nil || s.fault == dead || q.Unpack(query) != nil || q.Response {
@@ -31,7 +31,7 @@ func (n *internet) answerQuery(s *server, query []byte, tcp bool) []byte {
 	return b
 }
 
-// newResponse returns the response of server s to the query q. The server must not be dead, but may have another fault.
+// newResponse returns the response of server s, which is not dead, to the query q.
 func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
@@ -67,7 +67,7 @@ func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// addAnswer adds the authoritative answer about a name of zone z to the response m. asked is the question of the query.
+// addAnswer adds the authoritative answer about a name of zone z to m.
 func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Question) {
 	m.Authoritative = true
 	header := func(rrtype uint16, ttl uint32) dns.RR_Header {
@@ -100,8 +100,8 @@ func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Questio
 	}
 }
 
-// findServedZone returns the zone of server s that contains a name: the closest zone at or above the name, or nil. For
-// a DS record it is the parent zone.
+// findServedZone returns the closest zone of server s at or above a name, or nil. For a DS record it is the parent
+// zone.
 func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	if qtype == dns.TypeDS && name != "." {
 		if z := n.findServedZone(s, parentName(name), 0); z != nil {
@@ -119,14 +119,12 @@ func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	}
 }
 
-// addReferral adds a referral to the response m, from one zone to a zone below it. It consists of the names and
-// addresses of the lower zone's servers.
+// addReferral adds a referral from one zone to a zone below it.
 func (n *internet) addReferral(m *dns.Msg, from, to *zone) {
 	m.Ns = delegationRecords(to)
 	m.Extra = append(n.glueRecords(from, to), m.Extra...)
 }
 
-// delegationRecords returns the NS records that delegate a zone to its servers.
 func delegationRecords(to *zone) (all []dns.RR) {
 	for _, s := range to.servers {
 		all = append(all, &dns.NS{Hdr: dns.RR_Header{Name: to.name, Rrtype: dns.TypeNS, Class: dns.ClassINET, Ttl: delegationTTL}, Ns: s.name})
@@ -134,8 +132,8 @@ func delegationRecords(to *zone) (all []dns.RR) {
 	return all
 }
 
-// glueRecords returns the glue of a referral: the addresses of the lower zone's servers whose names are in the zone
-// from. The servers of com also have glue for names in net, and vice versa.
+// glueRecords returns the addresses of the lower zone's servers whose names are in the zone from. The servers of com
+// also have glue for names in net, and vice versa.
 func (n *internet) glueRecords(from, to *zone) (all []dns.RR) {
 	registry := from.name == "com." || from.name == "net."
 	for _, s := range to.servers {

@@ -35,7 +35,7 @@ var (
 	signedOnlyContenders   = append([]string{"hedge-novalidate"}, validatingPrograms...) // compared only where zones are signed
 )
 
-// ContendersOf returns the names of the contenders that are compared in the scenario with the given name.
+// ContendersOf returns the contenders that are compared in a scenario.
 func ContendersOf(scenario string) []string {
 	excluded := signedOnlyContenders
 	if IsSigned(scenario) {
@@ -50,8 +50,8 @@ const (
 	unboundValidatorModule = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
-// configureUnbound returns a function that writes the configuration of the resolver unbound, which drops no late answer.
-// module is the line of the configuration that selects unbound's modules.
+// configureUnbound returns the configureFunc of unbound, which drops no late answer. module is a line of the
+// configuration.
 func configureUnbound(module string) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.UnboundCommand(dir, `  port: 5353
@@ -64,8 +64,8 @@ func configureUnbound(module string) configureFunc {
 	}
 }
 
-// configureNamed returns a function that writes the configuration of the resolver BIND, the program named. validation
-// is a line of the configuration. hasAnchor says whether BIND gets the root's key.
+// configureNamed returns the configureFunc of BIND. validation is a line of the configuration. hasAnchor says whether
+// BIND gets the root's key.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		anchors := ""
@@ -95,17 +95,14 @@ zone "." { type hint; file "hints"; };
 	}
 }
 
-// configurePowerDNS is the configureFunc of the program PowerDNS Recursor.
 func configurePowerDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.PowerDNSCommand(dir, "--local-port=5353", "--hint-file="+filepath.Join(dir, "hints"))
 }
 
-// configureKnot is the configureFunc of the program Knot Resolver.
 func configureKnot(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
 }
 
-// configureSDNS is the configureFunc of the program sdns.
 func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	hints, err := os.ReadFile(filepath.Join(dir, "hints"))
 	if err != nil {
@@ -120,8 +117,7 @@ func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.SDNSCommand(dir, 5353, "rootservers = ["+strings.Join(servers, ", ")+"]")
 }
 
-// configureHickory is the configureFunc of the program Hickory DNS. By default the program queries no servers in
-// reserved networks, such as those of the simulated internet.
+// configureHickory allows reserved networks, such as those of the simulated internet, which the program does not query.
 func configureHickory(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", filepath.Join(dir, "hints"), ServerNetwork))
 }

@@ -40,8 +40,7 @@ type server struct {
 	stale bool // its signatures have expired
 }
 
-// A zone is a DNS zone of the simulated internet: its servers, its delegations to zones below it, its hosts and its
-// signatures.
+// A zone is a DNS zone of the simulated internet.
 type zone struct {
 	name              string
 	servers           []*server
@@ -52,7 +51,7 @@ type zone struct {
 	signed            *zoneSigning    // nil: the zone is not signed
 }
 
-// A host has the DNS records of one name: its addresses, or the name of which it is an alias.
+// A host has the addresses of one name, or the name of which it is an alias.
 type host struct {
 	alias string
 	a     []netip.Addr
@@ -60,14 +59,13 @@ type host struct {
 	ttl   uint32
 }
 
-// A question is the name and the record type of a DNS query that resolvers get.
+// A question is a query that resolvers get.
 type question struct {
 	name  string
 	qtype uint16
 }
 
-// An internet is a simulated internet: the root, all zones below it, and the name servers of all zones. It does not
-// change after newInternet.
+// An internet is the root, all zones below it, and their name servers. It does not change after newInternet.
 type internet struct {
 	zones      map[string]*zone
 	servers    map[netip.Addr]*server
@@ -80,8 +78,8 @@ type internet struct {
 	signatures  sync.Map // of record sets, by signatureKey; made when they are first needed
 }
 
-// An internetPlan has the properties from which newInternet makes a simulated internet: the seed, the number of sites,
-// and the kinds of servers and signatures. A site is a zone that questions are about.
+// An internetPlan has the properties from which newInternet makes a simulated internet. A site is a zone that questions
+// are about.
 type internetPlan struct {
 	seed  uint64
 	sites int  // zones that questions are about
@@ -99,7 +97,7 @@ var regionRTTs = []struct{ share, median, sigma float64 }{
 	{0.10, 240, 0.20}, // the farthest
 }
 
-// An internetBuilder makes a simulated internet from a plan. The seed of the plan determines all random numbers.
+// An internetBuilder makes a simulated internet from a plan, whose seed determines all random numbers.
 type internetBuilder struct {
 	*internet
 	internetPlan
@@ -108,7 +106,6 @@ type internetBuilder struct {
 	nextAddr netip.Addr
 }
 
-// newInternet makes a simulated internet from a plan: zones, servers, faults and signatures.
 func newInternet(p internetPlan) *internet {
 	b := &internetBuilder{
 		internet:     &internet{zones: make(map[string]*zone), servers: make(map[netip.Addr]*server), topServers: make(map[*server]bool)},
@@ -138,14 +135,14 @@ func newInternet(p internetPlan) *internet {
 	return b.internet
 }
 
-// drawLognormalRTT draws a round-trip time from a lognormal distribution, limited to 3 to 320 ms. median is the median
-// in milliseconds. sigma is the standard deviation of the logarithm.
+// drawLognormalRTT draws a lognormal round-trip time from 3 to 320 ms. sigma is the standard deviation of the
+// logarithm.
 func (b *internetBuilder) drawLognormalRTT(median, sigma float64) time.Duration {
 	ms := median * math.Exp(sigma*b.rng.NormFloat64())
 	return time.Duration(min(max(ms, 3), 320) * float64(time.Millisecond))
 }
 
-// drawUnicastRTT draws the round-trip time of a server without anycast, which is in one of the regions of the world.
+// drawUnicastRTT draws the round-trip time of a server without anycast.
 func (b *internetBuilder) drawUnicastRTT() time.Duration {
 	x := b.rng.Float64()
 	for _, r := range regionRTTs[:len(regionRTTs)-1] {
@@ -157,8 +154,7 @@ func (b *internetBuilder) drawUnicastRTT() time.Duration {
 	return b.drawLognormalRTT(last.median, last.sigma)
 }
 
-// addServer adds a name server with the given name and round-trip time. faulty is the probability that the server is
-// dead. The probability of the fault failing is 0.6 times as high, and that of noEDNS is 0.2 times as high.
+// addServer adds a name server. faulty is the probability that it is dead; other faults are less probable.
 func (b *internetBuilder) addServer(name string, rtt time.Duration, faulty float64) *server {
 	s := &server{addr: b.nextAddr, name: name, rtt: rtt}
 	b.nextAddr = b.nextAddr.Next()
@@ -174,8 +170,7 @@ func (b *internetBuilder) addServer(name string, rtt time.Duration, faulty float
 	return s
 }
 
-// addZone adds a zone with the given name and servers below the zone parent. If parent is nil, it adds the root zone.
-// Servers with names in the new zone become hosts of that zone.
+// addZone adds a zone below parent, or the root zone if parent is nil. Servers with names in the zone become its hosts.
 func (b *internetBuilder) addZone(parent *zone, name string, servers []*server) *zone {
 	z := &zone{
 		name: name, servers: servers,
@@ -209,7 +204,7 @@ func (z *zone) markEmptyNonTerminals() {
 	}
 }
 
-// parentName returns the parent of a domain name: the name without its first label.
+// parentName returns a domain name without its first label.
 func parentName(name string) string {
 	i, end := dns.NextLabel(name, 0)
 	if end {
@@ -224,7 +219,6 @@ const (
 	countryZones = 60
 )
 
-// addTopZones adds the root zone and the top-level domains, and returns the top-level domains.
 func (b *internetBuilder) addTopZones() []*zone {
 	for i := range 13 {
 		b.roots = append(b.roots, b.addServer(string(rune('a'+i))+".root-servers.net.", b.drawLognormalRTT(20, 0.6), 0))
@@ -265,8 +259,7 @@ func (b *internetBuilder) addTopZones() []*zone {
 	return tlds
 }
 
-// drawTLD returns a random top-level domain from tlds: com with a probability of 46 %, net with 7 %, another generic
-// domain with 17 %, and otherwise a country domain.
+// drawTLD draws a top-level domain: com, net, another generic domain, or a country domain.
 func drawTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:
@@ -285,8 +278,7 @@ const (
 	largeProviders = 30
 )
 
-// addProviders adds DNS hosting providers: a zone below one of tlds for each provider, with servers that also serve the
-// zones of customers. It returns the servers of each provider.
+// addProviders adds DNS hosting providers, each with a zone below one of tlds. It returns the servers of each.
 func (b *internetBuilder) addProviders(tlds []*zone) [][]*server {
 	var all [][]*server
 	for i := range providerCount {
@@ -322,11 +314,10 @@ func (b *internetBuilder) addProviders(tlds []*zone) [][]*server {
 	return all
 }
 
-// canAnswer reports whether a resolver can get answers from the server in spite of the server's fault.
 func (s *server) canAnswer() bool { return s.fault == healthy || s.fault == noEDNS }
 
-// addCDNs adds the zones of content delivery networks, and returns them. Names of other zones are aliases of names in
-// these zones. Each network has a second zone, below the first, for its edge servers.
+// addCDNs adds and returns zones of content delivery networks, which aliases point to. Each network has a second zone,
+// below the first, for its edge servers.
 func (b *internetBuilder) addCDNs() []*zone {
 	var all []*zone
 	for i := range 6 {
@@ -345,9 +336,8 @@ func (b *internetBuilder) addCDNs() []*zone {
 	return all
 }
 
-// addSite adds the i-th site, a zone below the top-level domain tld that questions are about, and the host of the site.
-// The zone has servers of its own or those of a provider. The host may be an alias of a name in one of cdns, the zones
-// of content delivery networks.
+// addSite adds the i-th site, a zone below tld, with servers of its own or of a provider. Its host may be an alias of a
+// name in one of cdns.
 func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns []*zone) {
 	name := fmt.Sprintf("site%05d.%s", i, tld.name)
 	var servers []*server
@@ -397,8 +387,7 @@ func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns 
 // largeAddressCount is a number of addresses that do not fit into a datagram.
 const largeAddressCount = 100
 
-// newHost returns the i-th host, with addresses that are reserved for documentation. big is the probability that the
-// addresses do not fit into a UDP response.
+// newHost returns a host. big is the probability that its addresses do not fit into a UDP response.
 func (b *internetBuilder) newHost(i int, big float64) *host {
 	h := &host{a: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, ttl: b.drawTTL()}
 	if b.plain {
@@ -415,7 +404,6 @@ func (b *internetBuilder) newHost(i int, big float64) *host {
 	return h
 }
 
-// drawTTL draws the TTL of a host's records, in seconds.
 func (b *internetBuilder) drawTTL() uint32 {
 	if b.plain {
 		return 300
@@ -423,9 +411,8 @@ func (b *internetBuilder) drawTTL() uint32 {
 	return []uint32{20, 60, 300}[b.extraRNG.IntN(3)]
 }
 
-// drawQuestions returns count questions about the sites of the internet. The sites come in random order, each once.
-// repeats is the share of the questions that repeat an earlier question, more often a popular one. Unless the plan p is
-// plain, a fifth of the questions are for IPv6 addresses.
+// drawQuestions returns questions about the sites in random order, each once. repeats is the share of questions that
+// repeat an earlier one. Unless the plan p is plain, a fifth are for IPv6 addresses.
 func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []question {
 	rng := rand.New(rand.NewPCG(p.seed, 3))
 	order := rng.Perm(len(n.siteNames))
@@ -451,15 +438,13 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	return all
 }
 
-// drawRandomNameQuestion returns the k-th question about a random name in one of the target zones. The name does not
-// exist.
+// drawRandomNameQuestion returns the k-th question about a missing name in one of the target zones.
 func (n *internet) drawRandomNameQuestion(rng *rand.Rand, k int) question {
 	z := n.targetZones[rng.IntN(len(n.targetZones))]
 	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
 }
 
-// correctAddresses returns the addresses in the right answer to question q, and the number of aliases on the way to
-// these addresses.
+// correctAddresses returns the addresses in the right answer to question q, and the number of aliases before them.
 func (n *internet) correctAddresses(q question) (addrs []netip.Addr, aliases int) {
 	name := q.name
 	for {
@@ -478,7 +463,7 @@ func (n *internet) correctAddresses(q question) (addrs []netip.Addr, aliases int
 	}
 }
 
-// findZone returns the zone that contains a domain name: the closest zone at or above the name.
+// findZone returns the closest zone at or above a name.
 func (n *internet) findZone(name string) *zone {
 	for {
 		if z := n.zones[name]; z != nil {

@@ -28,9 +28,8 @@ type impairment struct {
 	bursts float64 // share of the seconds in which a server loses all queries
 }
 
-// A network runs the servers of a simulated internet for one contender. The seed determines the loss and delay of the
-// n-th exchange with each server, so that they are the same for all contenders. An exchange is a query and its
-// response.
+// A network runs the servers of a simulated internet for one contender. The loss and delay of the n-th exchange, a
+// query and its response, with a server are the same for all contenders.
 type network struct {
 	internet *internet
 	impairment
@@ -43,14 +42,11 @@ type network struct {
 	exchanges map[*server]uint64 // so far
 }
 
-// newNetwork returns a network with the servers of the internet n. d and seed determine the loss and delay of
-// exchanges.
 func newNetwork(n *internet, d impairment, seed uint64) *network {
 	return &network{internet: n, impairment: d, seed: seed, start: time.Now(), exchanges: make(map[*server]uint64)}
 }
 
-// drawRoundTripTime draws the round-trip time of the next query to server s and its response. It returns false if the
-// query or the response is lost.
+// drawRoundTripTime draws the time of the next exchange with server s. It returns false if the exchange is lost.
 func (n *network) drawRoundTripTime(s *server) (time.Duration, bool) {
 	n.mu.Lock()
 	k := n.exchanges[s]
@@ -73,8 +69,7 @@ func (n *network) drawRoundTripTime(s *server) (time.Duration, bool) {
 	return time.Duration(ms * 1e6), true
 }
 
-// handleUDPQuery handles a UDP query to the server with the address to. It calls send with the response after the
-// round-trip time. If the query or the response is lost, it does not call send.
+// handleUDPQuery calls send with the response to a query after the round-trip time, unless the exchange is lost.
 func (n *network) handleUDPQuery(to netip.Addr, query []byte, send func(response []byte)) {
 	n.udp.Add(1)
 	s := n.internet.servers[to]
@@ -90,8 +85,8 @@ func (n *network) handleUDPQuery(to netip.Addr, query []byte, send func(response
 	}
 }
 
-// serveTCPConn answers the queries on the TCP connection c to the server with the address to, until the connection
-// ends. handshake is the duration of the TCP handshake, which is added to the latency of the first answer.
+// serveTCPConn answers the queries on c, until the connection ends. handshake is added to the latency of the first
+// answer.
 func (n *network) serveTCPConn(c net.Conn, to netip.Addr, handshake time.Duration) {
 	defer c.Close()
 	s := n.internet.servers[to]
@@ -145,7 +140,7 @@ func (n *network) listenAndServe(space *netsim.Namespace) (stop func(), err erro
 	}, nil
 }
 
-// serveUDP answers the UDP queries that arrive at the socket pc, for any server of the internet, until pc is closed.
+// serveUDP answers the queries to any server that arrive at pc, until pc is closed.
 func (n *network) serveUDP(pc net.PacketConn) error {
 	c := ipv4.NewPacketConn(pc)
 	if err := c.SetControlMessage(ipv4.FlagDst, true); err != nil {
@@ -167,7 +162,7 @@ func (n *network) serveUDP(pc net.PacketConn) error {
 	}
 }
 
-// serveTCP answers the queries on TCP connections that ln accepts, for any server of the internet, until ln is closed.
+// serveTCP answers the queries to any server on connections that ln accepts, until ln is closed.
 func (n *network) serveTCP(ln net.Listener) error {
 	for {
 		c, err := ln.Accept()
@@ -183,8 +178,7 @@ func (n *network) serveTCP(ln net.Listener) error {
 	}
 }
 
-// DialContext opens a connection in memory to the simulated server at address. It is the dial function of resolvers in
-// this process.
+// DialContext opens a connection in memory to a server, for resolvers in this process.
 func (n *network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -216,7 +210,6 @@ func (n *network) DialContext(ctx context.Context, network, address string) (net
 // clientAddress is the address of all clients in memory.
 var clientAddress = netip.MustParseAddrPort("192.0.2.53:49152")
 
-// newSocketAddr returns the address a as a *net.UDPAddr or a *net.TCPAddr. network is udp or tcp.
 func newSocketAddr(network string, a netip.AddrPort) net.Addr {
 	if network[:3] == "udp" {
 		return net.UDPAddrFromAddrPort(a)

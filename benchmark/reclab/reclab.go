@@ -44,8 +44,7 @@ const (
 	settleTime = time.Second // between the start of the resolvers and the first question
 )
 
-// Config selects the scenario, the contenders, and the number and the rate of the questions that Run measures. The zero
-// value measures all contenders in the first scenario.
+// Config selects what Run measures. The zero value measures all contenders in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all of ContendersOf
@@ -58,8 +57,7 @@ type Config struct {
 	lab.Reporter
 }
 
-// A Row is the result of one resolver: the measurements of all questions, the costs, and the mistakes. A failed
-// question counts in Calls as answered after QuestionTimeout.
+// A Row is the result of one resolver. A failed question counts in Calls as answered after QuestionTimeout.
 type Row struct {
 	lab.Row
 	Scenario  string
@@ -71,8 +69,7 @@ type Row struct {
 	TCP       int64      // queries over TCP; Sent includes them
 }
 
-// A Question is the measurement of one question to a resolver. It has failed if there was no right answer within
-// QuestionTimeout.
+// A Question is a question to a resolver. It failed if there was no right answer within QuestionTimeout.
 type Question struct {
 	latency.Call
 	Name    string
@@ -128,7 +125,6 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
-// setDefaults sets the defaults of the Config. It returns an error if a value is invalid.
 func (c *Config) setDefaults() error {
 	if c.Scenario == "" {
 		c.Scenario = Scenarios[0].Name
@@ -148,9 +144,8 @@ func (c *Config) setDefaults() error {
 	return nil
 }
 
-// startResolvers starts the contenders that conf selects, each with a network of its own for the internet n. It skips
-// peers that do not start. If no contender starts, it returns the errors of all. The caller closes the returned
-// resolvers, also after an error.
+// startResolvers starts the contenders that conf selects, and skips peers that do not start. The caller closes the
+// returned resolvers, also after an error.
 func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []*resolver, err error) {
 	names := conf.Contenders
 	if len(names) == 0 {
@@ -181,7 +176,7 @@ func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []
 	return resolvers, err
 }
 
-// startResolver starts the contender with the given name, with a network of its own for the internet n.
+// startResolver starts a contender with a network of its own.
 func startResolver(ctx context.Context, conf Config, n *internet, name string) (*resolver, error) {
 	c, err := lab.FindByName("contender", contenders, name)
 	if err != nil {
@@ -193,8 +188,7 @@ func startResolver(ctx context.Context, conf Config, n *internet, name string) (
 	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, newImpairment(conf.Scenario), conf.Seed)})
 }
 
-// measureQuestions asks the resolver all questions, at random times with the rate of the Config, and returns the
-// result.
+// measureQuestions asks the resolver all questions, at random times.
 func (r *resolver) measureQuestions(ctx context.Context, conf Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
 	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Question, len(questions))}
@@ -224,14 +218,12 @@ func (r *resolver) measureQuestions(ctx context.Context, conf Config, questions 
 	return row, err
 }
 
-// newPoissonArrivals returns a function for lab.Load.Interarrival. It returns the times between the calls of a Poisson
-// process with the given rate per second.
+// newPoissonArrivals returns the times between the calls of a Poisson process, for lab.Load.Interarrival.
 func newPoissonArrivals(rng *rand.Rand, rate float64) func(int) time.Duration {
 	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
 }
 
-// countVerdicts sets the calls of the row, and the numbers of failures and mistakes, from the verdicts of the row's
-// questions.
+// countVerdicts sets the calls and the numbers of failures of the row from its questions.
 func (r *Row) countVerdicts() {
 	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
 	for _, q := range r.Questions {
@@ -249,8 +241,7 @@ func (r *Row) countVerdicts() {
 	}
 }
 
-// measureQuestion sends question q to the resolver, waits for the answer, and returns the measurement. start is the
-// start of the run.
+// measureQuestion asks question q. start is the start of the run.
 func (r *resolver) measureQuestion(q question, start time.Time) Question {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)

@@ -30,8 +30,7 @@ import (
 // listenAddress is the address of all contenders. The simulated servers have all addresses, at port 53.
 const listenAddress = "127.0.0.1:5353"
 
-// An environment is the input of a contender's Start function. It has the context and the Config of the run, the
-// contender's name, and the network of simulated servers.
+// An environment is the input of a contender's Start function.
 type environment struct {
 	ctx     context.Context
 	conf    Config
@@ -52,8 +51,7 @@ var (
 // IsValidating reports whether the contender with the given name validates DNSSEC signatures (RFC 4035).
 func IsValidating(name string) bool { return slices.Contains(validatingContenders, name) }
 
-// A resolver is a running contender. It has the functions that send DNS queries to the contender, and that return its
-// processor time and its statistics.
+// A resolver is a running contender.
 type resolver struct {
 	name      string
 	validates bool
@@ -64,15 +62,13 @@ type resolver struct {
 	close     func()
 }
 
-// newResolver returns a resolver for the environment e. The caller must set the functions of the resolver. It validates
-// signatures only if the root is signed.
+// newResolver returns a resolver without functions, which the caller sets.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
 
-// newLibraryStarter returns the Start function of the contender that is the recursive resolver of this library. h has
-// the hedging settings of the resolver. The resolver runs in a helper process, or in this process if the network is in
-// memory.
+// newLibraryStarter returns the Start function of this library's resolver with the settings h. It runs in a helper
+// process, or in this process if the network is in memory.
 func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		s := librarySettings{Hints: e.network.internet.rootAddresses(), Hedge: h}
@@ -86,8 +82,7 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	}
 }
 
-// newProgramStarter returns the Start function of a contender that is an installed program. configure writes the
-// configuration of the program. The Start function fails with exec.ErrNotFound if the program is not installed.
+// newProgramStarter returns the Start function of a program, whose configuration the function configure writes.
 func newProgramStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {
@@ -100,16 +95,14 @@ func newProgramStarter(configure configureFunc) func(environment) (*resolver, er
 // resolverEnv is the variable with the settings of this library's resolver, in JSON.
 const resolverEnv = "RECLAB_RESOLVER"
 
-// The librarySettings configure the recursive resolver of this library: the addresses of the root servers, hedging, and
-// the trust anchor.
+// The librarySettings configure this library's resolver.
 type librarySettings struct {
 	Hints  []netip.Addr
 	Hedge  recursor.Hedge
 	Anchor string // the DS record of the root's key; empty: no validation
 }
 
-// newClient returns a caching client of this library's recursive resolver, and the resolver. d opens the connections of
-// the resolver, and t observes the resolver. Both may be nil.
+// newClient returns a caching client of this library's resolver, and the resolver. d and t may be nil.
 func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
 	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true, Trust: dnssec.Trust{Off: s.Anchor == ""}}
 	if s.Anchor != "" {
@@ -136,8 +129,8 @@ func ServeResolver() {
 	os.Exit(0)
 }
 
-// serveLibrary answers DNS queries by the recursive resolver of this library until standard input ends. It then writes
-// the statistics of the resolver to standard output. text has the librarySettings in JSON.
+// serveLibrary answers DNS queries until standard input ends, and then writes the resolver's statistics. text has the
+// librarySettings in JSON.
 func serveLibrary(text string) error {
 	var s librarySettings
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
@@ -155,8 +148,6 @@ func serveLibrary(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(r.Stats())
 }
 
-// startInProcess starts the recursive resolver of this library in this process. The network of the environment e must
-// be in memory.
 func startInProcess(e environment, s librarySettings) (*resolver, error) {
 	client, own := s.newClient(e.network, e.conf.Trace)
 	r := newResolver(e)
@@ -173,9 +164,8 @@ func startInProcess(e environment, s librarySettings) (*resolver, error) {
 	return r, nil
 }
 
-// startResolverProcess starts a resolver program in a network namespace of its own, together with the servers of the
-// simulated internet. configure returns the command of the program. isLibrary says whether the program is the resolver
-// of this library, which reports statistics.
+// startResolverProcess starts a resolver program in a network namespace with the servers of the simulated internet.
+// isLibrary says whether the program reports statistics, as this library's does.
 func startResolverProcess(e environment, configure configureFunc, isLibrary bool) (_ *resolver, err error) {
 	var undo []func()
 	stop := sync.OnceFunc(func() {
@@ -240,8 +230,7 @@ func startResolverProcess(e environment, configure configureFunc, isLibrary bool
 	return r, nil
 }
 
-// writeRootFiles writes two files to dir: hints has the addresses of the root servers, and anchor has the DS record of
-// the root's key.
+// writeRootFiles writes hints, the addresses of the root servers, and anchor, the DS record of the root's key, to dir.
 func (n *internet) writeRootFiles(dir string) error {
 	if err := os.Chmod(dir, 0o755); err != nil { // some programs drop their privileges
 		return err
@@ -263,8 +252,7 @@ func (n *internet) rootAddresses() (all []netip.Addr) {
 	return all
 }
 
-// readStatsFrom makes r.stats return the statistics that the process cmd writes to its standard output. The process is
-// the resolver of this library, which writes them when its standard input is closed.
+// readStatsFrom makes r.stats return the statistics that cmd writes when its standard input is closed.
 func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
 	cmd.Stdout = nil
 	in, err := cmd.StdinPipe()
@@ -281,7 +269,6 @@ func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
 	return err
 }
 
-// newNamespaceClient returns a client that sends DNS queries to the resolver in a network namespace.
 func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 	return &dnsserver.Client{Timeout: QuestionTimeout, Dial: func(context.Context) (conn net.Conn, err error) {
 		err = space.Do(func() (err error) {
@@ -292,8 +279,7 @@ func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 	}}
 }
 
-// newHelperCommand returns a command that runs this program again as a helper process, which is the resolver of this
-// library with the settings s. The resolver has one thread, as the other contenders have.
+// newHelperCommand returns a command that runs this program again as this library's resolver, with one thread.
 func newHelperCommand(s librarySettings) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -308,8 +294,8 @@ func newHelperCommand(s librarySettings) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// waitUntilReady queries the resolver for a name that does not exist until it answers, for at most 30 seconds. The
-// resolver has then cached the servers of the root and of one top-level domain.
+// waitUntilReady queries a missing name until the resolver answers, for at most 30 seconds. The resolver has then
+// cached the servers of the root and of one top-level domain.
 func (r *resolver) waitUntilReady(ctx context.Context) error {
 	deadline := time.Now().Add(30 * time.Second)
 	for {

@@ -6,8 +6,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A scenario determines the simulated internet and its faults. If signingPlan is the zero value, no zone has
-// signatures.
+// A scenario determines the simulated internet and its faults.
 type scenario struct {
 	lab.Scenario
 	signingPlan signingPlan
@@ -39,17 +38,16 @@ var scenarios = []scenario{
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
-// IsSigned reports whether zones have DNSSEC signatures in the scenario with the given name.
+// IsSigned reports whether zones are signed in a scenario.
 func IsSigned(name string) bool { return signingPlanOf(name).share > 0 }
 
-// signingPlanOf returns the plan of the signed zones in the scenario with the given name.
 func signingPlanOf(name string) signingPlan {
 	sc, _ := lab.FindByName("scenario", scenarios, name)
 	return sc.signingPlan
 }
 
-// IsKeyTrapQuestion reports whether the question with the given index is about a key trap, in the scenario keytrap. A
-// key trap is a zone with many keys of the same tag, which takes long to validate.
+// IsKeyTrapQuestion reports whether a question of the scenario keytrap is about a key trap: a zone with many keys of
+// one tag, which takes long to validate.
 func IsKeyTrapQuestion(index int32) bool {
 	return int(index)%keyTrapPattern.period < keyTrapPattern.trapped
 }
@@ -57,7 +55,6 @@ func IsKeyTrapQuestion(index int32) bool {
 // siteCount is the number of zones that questions are about.
 const siteCount = 5000
 
-// newInternetPlan returns the plan of the simulated internet for the scenario with the given name.
 func newInternetPlan(scenario string, seed uint64) internetPlan {
 	return internetPlan{
 		seed: seed, sites: siteCount, dead: scenario == "dead", plain: scenario == "plain", signingPlan: signingPlanOf(scenario),
@@ -65,9 +62,6 @@ func newInternetPlan(scenario string, seed uint64) internetPlan {
 	}
 }
 
-// newImpairment returns the loss and delay of packets in the scenario with the given name. All scenarios have the same,
-// except that in the scenario "bursts" the servers are also silent for one second in a hundred. An unknown name is not an
-// error.
 func newImpairment(scenario string) impairment {
 	d := impairment{loss: 0.015, jitter: 0.05, spikes: 0.01}
 	if scenario == "bursts" {

@@ -24,8 +24,7 @@ type signingPlan struct {
 	queryPattern queryPattern
 }
 
-// A queryPattern determines which names the questions of a scenario are about: each site once, or many names in a few
-// zones, the target zones.
+// A queryPattern determines which names the questions of a scenario are about.
 type queryPattern int
 
 const (
@@ -43,7 +42,7 @@ const (
 // keyTrapPattern determines the questions about key traps: the first trapped questions of each period.
 var keyTrapPattern = struct{ trapped, period int }{2, 5}
 
-// A flaw is a defect in the signatures or keys of a signed zone, for example expired signatures.
+// A flaw is a defect in the signatures or keys of a zone.
 type flaw int
 
 const (
@@ -60,7 +59,7 @@ const (
 
 var bogusFlaws = []flaw{expired, otherKey, unsigned, otherSigner, forged}
 
-// A zoneSigning determines the DNSSEC keys and signatures of one zone, and the flaw of the zone.
+// A zoneSigning determines the keys and signatures of one zone.
 type zoneSigning struct {
 	flaw   flaw
 	rsa    bool
@@ -68,7 +67,7 @@ type zoneSigning struct {
 	keys   func() keyMaterial // made at the first call
 }
 
-// keyMaterial has the DNSSEC keys of a zone and the records that depend on them.
+// keyMaterial has the keys of a zone and the records that depend on them.
 type keyMaterial struct {
 	ksk, zsk *signer.Key
 	records  []dns.RR // DNSKEY
@@ -76,8 +75,7 @@ type keyMaterial struct {
 	chain    *signer.Chain
 }
 
-// signZones signs zones of the internet according to the plan. It gives some zones a flaw, and makes the signatures of
-// some servers expire.
+// signZones signs zones according to the plan, with flaws and stale servers.
 func (b *internetBuilder) signZones() {
 	rng := rand.New(rand.NewPCG(b.seed, 5))
 	var sites []*zone // without zones below them
@@ -126,14 +124,13 @@ func (b *internetBuilder) signZones() {
 	}
 }
 
-// signZone signs zone z with the keys and the flaw of s. The keys are generated when they are first needed.
+// signZone signs zone z. The keys are generated when they are first needed.
 func (b *internetBuilder) signZone(z *zone, s *zoneSigning) {
 	z.signed = s
 	s.keys = sync.OnceValue(func() keyMaterial { return z.newKeyMaterial(fmt.Sprint(b.seed)) })
 }
 
-// pickTargetZones picks the target zones from sites: the zones that many questions of the scenario are about. In the
-// scenario keytrap it turns them into key traps.
+// pickTargetZones picks the zones that many questions are about. In the scenario keytrap it turns them into key traps.
 func (b *internetBuilder) pickTargetZones(sites []*zone) {
 	for _, z := range sites {
 		if b.queryPattern == uniqueNames || len(b.targetZones) == targetZoneCount {
@@ -170,8 +167,7 @@ func (b *internetBuilder) markStaleServers(rng *rand.Rand) {
 	}
 }
 
-// newKeyMaterial generates the DNSSEC keys of the zone, and the records that depend on them. The zone and seed alone
-// determine the keys.
+// newKeyMaterial generates the keys of the zone, which the zone and seed alone determine.
 func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	algorithm, f := uint8(dns.ECDSAP256SHA256), z.signed.flaw
 	if z.signed.rsa {
@@ -204,8 +200,7 @@ func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	return m
 }
 
-// recordTypes returns the record types that exist at each name of the zone. Proofs of non-existence contain these
-// types.
+// recordTypes returns the record types at each name, for proofs of non-existence.
 func (z *zone) recordTypes() map[string][]uint16 {
 	all := map[string][]uint16{z.name: {dns.TypeNS, dns.TypeSOA}}
 	for name, h := range z.hosts {
@@ -240,8 +235,8 @@ func (z *zone) isDelegated(name string) bool {
 	return false
 }
 
-// keyRecords returns the DNSKEY or DS records of a name in zone z if qtype is one of these types. In a key trap it also
-// returns an address for each name without records.
+// keyRecords returns the DNSKEY or DS records of a name. In a key trap it returns an address for each name without
+// records.
 func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if z.signed == nil {
 		return nil
@@ -258,8 +253,8 @@ func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	return nil
 }
 
-// addDNSSECRecords adds signatures and proofs of non-existence to m, the response of server s about a name, if the
-// query that m answers has the DO bit. If zone z has a DNSSEC fault, such as expired signatures, the records have it.
+// addDNSSECRecords adds signatures and proofs of non-existence to m, the response of server s, if the query has the DO
+// bit. They have the flaw of the zone.
 func (n *internet) addDNSSECRecords(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
 		return
@@ -286,7 +281,7 @@ func (n *internet) addDNSSECRecords(m *dns.Msg, s *server, z *zone, name string)
 	}
 }
 
-// forgeRecords changes the addresses and the alias targets in records, so that their signatures do not match.
+// forgeRecords changes addresses and aliases, so that their signatures do not match.
 func forgeRecords(all []dns.RR) {
 	for _, rr := range all {
 		switch rr := rr.(type) {
@@ -300,8 +295,7 @@ func forgeRecords(all []dns.RR) {
 	}
 }
 
-// withSignatures returns the records all of zone z, with the signatures of each record set after the set. The
-// signatures have expired if those of server s have.
+// withSignatures returns records of zone z, with the signatures of server s after each record set.
 func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.RR) {
 	for len(all) > 0 {
 		h := all[0].Header()
@@ -315,16 +309,15 @@ func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.R
 	return out
 }
 
-// A signatureKey identifies the signatures of a record set in the cache of signatures. A record set has valid and
-// expired signatures.
+// A signatureKey identifies the valid or expired signatures of a record set in the cache of signatures.
 type signatureKey struct {
 	zone, owner string
 	rrtype      uint16
 	stale       bool
 }
 
-// rrsetSignatures returns the signatures of a record set in zone z, as server s sends them. There are many in a key
-// trap, and otherwise one.
+// rrsetSignatures returns the signatures of a record set, as server s sends them: many in a key trap, and otherwise
+// one.
 func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
 	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
@@ -340,8 +333,7 @@ func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.
 	return out
 }
 
-// signRRset makes the signatures of a record set with the keys of the zone. If stale is set, the signatures have
-// expired.
+// signRRset signs a record set. If stale is set, the signatures have expired.
 func (z *zone) signRRset(set []dns.RR, stale bool) []*dns.RRSIG {
 	keys, options := z.signed.keys(), signer.SignatureOptions{}
 	if stale || z.signed.flaw == expired {
@@ -374,8 +366,7 @@ const (
 	undetermined // depends on the validator's support of an old algorithm
 )
 
-// securityStatusOf returns the correct result of validation for the answer to question q, including the target of an
-// alias. The flaw forged does not affect an answer without records.
+// securityStatusOf returns the correct result for the answer to question q, including the target of an alias.
 func (n *internet) securityStatusOf(q question) securityStatus {
 	z := n.findZone(q.name)
 	s := n.zoneSecurityStatus(z)
@@ -400,7 +391,7 @@ func (n *internet) securityStatusOf(q question) securityStatus {
 	return secure
 }
 
-// zoneSecurityStatus returns the correct result of validation for the data of zone z.
+// zoneSecurityStatus returns the correct result for the data of zone z.
 func (n *internet) zoneSecurityStatus(z *zone) securityStatus {
 	s := secure
 	if z.name != "." {
@@ -419,8 +410,7 @@ func (n *internet) zoneSecurityStatus(z *zone) securityStatus {
 	return s
 }
 
-// trustAnchor returns the DS record of the root's key in the format of a zone file. It returns "" if the root is not
-// signed.
+// trustAnchor returns the DS record of the root's key, or "" if the root is not signed.
 func (n *internet) trustAnchor() string {
 	root := n.zones["."]
 	if root.signed == nil {

@@ -11,8 +11,7 @@ const (
 	stallMargin        = 2 * time.Second        // a stall may delay questions asked so long before its end
 )
 
-// A stallMonitor detects stalls: times at which this process did not run because the machine was busy. It detects a
-// stall by a timer that fires more than 100 ms late.
+// A stallMonitor detects stalls: times at which this process did not run, so that a timer is more than 100 ms late.
 type stallMonitor struct {
 	stopping, stopped chan struct{}
 	stalls            []stall // valid after stop
@@ -21,8 +20,7 @@ type stallMonitor struct {
 // A stall is a period in which this process did not run.
 type stall struct{ from, to time.Time }
 
-// newStallMonitor starts a goroutine that records stalls, periods in which this process did not run. The caller must
-// call stop, after which the stalls can be read.
+// newStallMonitor starts a goroutine that records stalls, until stop is called.
 func newStallMonitor() *stallMonitor {
 	m := &stallMonitor{stopping: make(chan struct{}), stopped: make(chan struct{})}
 	go func() {
@@ -42,14 +40,12 @@ func newStallMonitor() *stallMonitor {
 	return m
 }
 
-// stop ends the recording of stalls.
 func (m *stallMonitor) stop() {
 	close(m.stopping)
 	<-m.stopped
 }
 
-// removeStalledQuestions removes the questions that were asked during one of stalls or shortly before it, right or
-// wrong. Stalls affect the same questions of all contenders.
+// removeStalledQuestions removes the questions that were asked during one of stalls or shortly before it.
 func (r *Row) removeStalledQuestions(stalls []stall) {
 	n := len(r.Questions)
 	r.Questions = slices.DeleteFunc(r.Questions, func(q Question) bool {

@@ -8,8 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// newKeyTrapKeys returns the DNSKEY records of a key trap: RSA keys of the zone that all have the same tag. No record
-// is signed with these keys.
+// newKeyTrapKeys returns RSA keys of one tag. No record is signed with them.
 func newKeyTrapKeys(zone string) (all []dns.RR) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	for len(all) < trapKeyCount {
@@ -41,8 +40,7 @@ const (
 	trapKeyTag   = uint16(12345)
 )
 
-// newKeyTrapSignatures returns the wrong signatures of a record in a key trap, one for each of keys. They all have the
-// same key tag. template has the other fields.
+// newKeyTrapSignatures returns wrong signatures, one for each of keys, with the other fields of template.
 func newKeyTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
 	rng := rand.New(rand.NewPCG(2, 6))
 	for range len(keys) - 1 { // the first has signed the keys

@@ -39,8 +39,7 @@ func (n *internet) checkAnswer(q question, m *dns.Msg, validates bool) verdict {
 	return correct
 }
 
-// isCorrectAnswer reports whether response m to question q has the records of the simulated internet. A truncated
-// response counts as right, because the records are available over TCP.
+// isCorrectAnswer reports whether m has the records of the simulated internet. A truncated response counts as right.
 func (n *internet) isCorrectAnswer(q question, m *dns.Msg) bool {
 	want, aliases := n.correctAddresses(q)
 	if z := n.findZone(q.name); z.hosts[q.name] == nil {

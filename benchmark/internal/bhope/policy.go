@@ -27,8 +27,7 @@ const (
 	budgetBurst    = 2 * time.Second
 )
 
-// A Policy is the hedging policy of the library github.com/bhope/hedge: it decides when a request is hedged, and
-// whether the budget admits the hedge. All times are durations since a common start. A Policy is safe for concurrent
+// A Policy decides when a request is hedged. All times are durations since a common start. It is safe for concurrent
 // use.
 type Policy struct {
 	mu         sync.Mutex
@@ -51,8 +50,7 @@ func New(estimatedRPS float64) *Policy {
 // DefaultRPS is the default of the expected requests per second.
 const DefaultRPS = 100
 
-// The hostLatencies are the latencies of the requests to one host, in the current and the previous window of 30
-// seconds.
+// The hostLatencies are the latencies of one host in the current and the previous window.
 type hostLatencies struct {
 	requests    int
 	windowStart time.Duration
@@ -60,8 +58,7 @@ type hostLatencies struct {
 	merged      *ddsketch.DDSketch // the current and the previous window, merged once and not for each request
 }
 
-// HedgeDelay counts a request to the host with the given name, and returns the hedge delay of the request. now is the
-// start time of the request.
+// HedgeDelay counts a request to the host name that starts at the time now, and returns its hedge delay.
 func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,8 +74,7 @@ func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
 	return max(minDelay, time.Duration(d))
 }
 
-// AdmitHedge takes a token for a hedge from the hedge budget, at the time now. It returns false if the budget has no
-// token.
+// AdmitHedge takes a token for a hedge, or returns false if there is none.
 func (p *Policy) AdmitHedge(now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,8 +95,7 @@ func (p *Policy) DeniedHedges() int {
 	return p.denied
 }
 
-// RecordLatency records that a request to the host with the given name was answered at the time now, after the duration
-// took.
+// RecordLatency records that a request was answered at the time now, after the duration took.
 func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +107,7 @@ func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duratio
 	}
 }
 
-// advanceWindows moves the windows of the host with the given name to the time now, and returns the latencies of the
-// host. The caller holds mu.
+// advanceWindows moves the windows of a host to the time now. The caller holds mu.
 func (p *Policy) advanceWindows(now time.Duration, name string) *hostLatencies {
 	h := p.hosts[name]
 	switch {

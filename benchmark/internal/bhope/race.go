@@ -13,8 +13,7 @@ import (
 // A Clock returns the time since the start of a benchmark, without the pauses of the benchmark.
 type Clock func() time.Duration
 
-// A RoundTripper is an HTTP transport that hedges requests of all methods by the policy of the library
-// github.com/bhope/hedge.
+// A RoundTripper is an HTTP transport that hedges requests of all methods.
 type RoundTripper struct {
 	Policy *Policy
 	Clock  Clock
@@ -41,7 +40,7 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A cancelingBody is a response body that cancels the context of the request when it is closed.
+// A cancelingBody cancels the context of the request when it is closed.
 type cancelingBody struct {
 	io.ReadCloser
 	cancel context.CancelFunc
@@ -52,8 +51,7 @@ func (b *cancelingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// UnaryClientInterceptor returns a gRPC interceptor that hedges calls of all methods by policy p. The messages of the
-// calls must be protobuf messages.
+// UnaryClientInterceptor returns a gRPC interceptor that hedges calls of all methods, with protobuf messages.
 func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		attempt := func(ctx context.Context) (proto.Message, error) {

@@ -26,8 +26,7 @@ type Func[In, Out any] struct {
 	Call func(context.Context, In) (Out, error)
 }
 
-// Run starts a helper process that calls the function in fake time with the input in, and returns the result. The
-// helper process is this program, which must call Serve first.
+// Run starts this program again, which must call Serve first, and returns the result of the function in fake time.
 func (f Func[In, Out]) Run(ctx context.Context, in In) (out Out, err error) {
 	text, err := json.Marshal(in)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Client sends DNS queries to one server over UDP. Each query in flight has a socket of its own, which is reused
-// after the answer. A Client is safe for concurrent use.
+// A Client sends DNS queries to one server over UDP, each in flight on a socket of its own. It is safe for concurrent
+// use.
 type Client struct {
 	// Dial opens a UDP socket that is connected to the server.
 	Dial func(ctx context.Context) (net.Conn, error)
@@ -51,7 +51,7 @@ func (c *Client) Close() {
 	}
 }
 
-// popIdle removes a socket from the list of idle sockets, and returns the socket. It returns nil if the list is empty.
+// popIdle removes and returns an idle socket, or nil.
 func (c *Client) popIdle() (conn *dns.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -36,12 +36,11 @@ var supportedTransports = map[string][]string{
 	"dnsdist": {"udp", "tls", "https"}, "sdns": {"udp"}, "hickory": {"udp"},
 }
 
-// SupportedTransports returns the transports over which a forwarder can query servers: udp, tls or https. name is that
-// of a peer, or "forwarder" for this library. It returns nil for other names.
+// SupportedTransports returns the transports over which the forwarder name can query servers: udp, tls or https.
 func SupportedTransports(name string) []string { return supportedTransports[name] }
 
-// Command returns the command that runs a forwarder with this configuration. name is that of a peer, or "forwarder" for
-// this library. The error is exec.ErrNotFound if the program is not installed.
+// Command returns the command that runs a forwarder: a peer, "forwarder" for this library, or BareGo. The error is
+// exec.ErrNotFound if the program is not installed.
 func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 	if f.ServesTLS && name != "forwarder" && name != "unbound" {
 		return nil, fmt.Errorf("no configuration of %s for DNS over TLS", name)
@@ -75,8 +74,7 @@ func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 	return nil, fmt.Errorf("no forwarder %q", name)
 }
 
-// formatUpstreams returns the upstream servers as text. format formats the address and the port of each server, and
-// separator stands between the servers.
+// formatUpstreams returns the upstream servers as text. format formats the address and the port of each.
 func (f Forwarder) formatUpstreams(format, separator string) string {
 	port := map[string]int{"udp": 53, "tls": 853, "https": 443}[f.Transport]
 	var all []string
@@ -86,8 +84,7 @@ func (f Forwarder) formatUpstreams(format, separator string) string {
 	return strings.Join(all, separator)
 }
 
-// UnboundForwardZone returns the section forward-zone of unbound's configuration that forwards all queries over UDP to
-// the servers at the given addresses.
+// UnboundForwardZone returns the section forward-zone of unbound's configuration for the servers at addresses.
 func UnboundForwardZone(addresses []string) string {
 	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
 }
@@ -107,7 +104,6 @@ func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
 	return f.Peers.UnboundCommand(f.Dir, server+"  tls-cert-bundle: \""+f.CertificateFile+"\"\n", UnboundForwardZone(addresses)+"  forward-tls-upstream: yes\n")
 }
 
-// namedCommand returns the command that runs BIND, the program named.
 func (f Forwarder) namedCommand() (*exec.Cmd, error) {
 	server, upstreams := "", f.formatUpstreams("%s port %d;", " ")
 	if f.Transport == "tls" {
@@ -161,8 +157,7 @@ const (
 	bareEnv        = "DNSSERVER_BARE"
 )
 
-// helperCommand returns a command that runs this program again as a helper process. The process is the forwarder of
-// this library, with one thread.
+// helperCommand returns a command that runs this program again as this library's forwarder, with one thread.
 func (f Forwarder) helperCommand() (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -198,8 +193,7 @@ func ServeForwarder() {
 	os.Exit(1)
 }
 
-// serveForwarder forwards DNS queries to upstreams until an error occurs. Each upstream is in the format of
-// dnshedge.ParseUpstream.
+// serveForwarder forwards DNS queries to upstreams, in the format of dnshedge.ParseUpstream.
 func serveForwarder(upstreams []string) error {
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
 	for _, text := range upstreams {

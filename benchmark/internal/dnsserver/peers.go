@@ -16,7 +16,7 @@ var peerPrograms = []struct{ peer, program string }{
 	{"unbound", "unbound"}, {"named", "named"}, {"pdns", "pdns_recursor"}, {"kresd", "kresd"}, {"dnsdist", "dnsdist"}, {"sdns", "sdns"}, {"hickory", "hickory-dns"},
 }
 
-// PeerNames returns the names of all peers, the DNS servers of other projects that the benchmark compares with.
+// PeerNames returns the names of the DNS servers of other projects that the benchmark compares with.
 func PeerNames() (names []string) {
 	for _, p := range peerPrograms {
 		names = append(names, p.peer)
@@ -24,8 +24,7 @@ func PeerNames() (names []string) {
 	return names
 }
 
-// PeerOf returns the peer that runs as the contender with the given name: unbound for the contender unbound-validate.
-// It returns an empty string if the contender is not a peer.
+// PeerOf returns the peer that runs as a contender: unbound for unbound-validate. It returns "" if there is none.
 func PeerOf(contender string) string {
 	name, _, _ := strings.Cut(contender, "-")
 	if slices.Contains(PeerNames(), name) {
@@ -34,12 +33,10 @@ func PeerOf(contender string) string {
 	return ""
 }
 
-// Peers maps the name of a peer to the command that starts the peer: a program and its first arguments. A peer without
-// an entry is started by its usual program, which must be in PATH.
+// Peers maps the name of a peer to a program and its first arguments. A peer without an entry is its program in PATH.
 type Peers map[string][]string
 
-// Add adds or replaces the command of a peer. text has the form name=command, with spaces between the arguments of the
-// command.
+// Add sets the command of a peer. text has the form name=command.
 func (p Peers) Add(text string) error {
 	name, command, _ := strings.Cut(text, "=")
 	words := strings.Fields(command)
@@ -53,8 +50,7 @@ func (p Peers) Add(text string) error {
 	return nil
 }
 
-// Command returns the command of a peer, with the further arguments args. The error is exec.ErrNotFound if the program
-// is not installed.
+// Command returns the command of a peer with args. The error is exec.ErrNotFound if the program is not installed.
 func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	command := p[peer]
 	for _, known := range peerPrograms {
@@ -72,8 +68,8 @@ func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	return exec.Command(path, slices.Concat(command[1:], args)...), nil
 }
 
-// CommandWithConfig writes text, the configuration of a peer, to a file in dir. It returns the command of the peer with
-// args and the name of the file. The error is exec.ErrNotFound if the program is not installed.
+// CommandWithConfig writes the configuration text to a file in dir, and returns the command of the peer with args and
+// the name of the file.
 func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, peer+".conf")
 	cmd, err := p.Command(peer, append(args, file)...)
@@ -83,8 +79,7 @@ func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.
 	return cmd, os.WriteFile(file, []byte(text), 0o644)
 }
 
-// UnboundCommand returns the command that runs the DNS server unbound, with one thread and with files in dir. server
-// has further lines for the server section of the configuration. sections has further sections of the configuration.
+// UnboundCommand returns the command of unbound, with one thread. server and sections are parts of the configuration.
 func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, `server:
   interface: 127.0.0.1
@@ -103,9 +98,8 @@ func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 `+sections, "unbound", "-d", "-c")
 }
 
-// PowerDNSCommand returns the command that runs PowerDNS Recursor, with one thread, without validation, and with files
-// in dir. settings are further arguments. They are not in a file, because the format of the file depends on the
-// version.
+// PowerDNSCommand returns the command of PowerDNS Recursor, with one thread. settings are arguments, because the format
+// of a file depends on the version.
 func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {
 	return p.Command("pdns", append([]string{
 		"--config-dir=" + dir, "--socket-dir=" + dir, "--local-address=127.0.0.1", "--allow-from=127.0.0.0/8", "--dont-query=", "--dnssec=off",
@@ -113,8 +107,8 @@ func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error
 	}, settings...)...)
 }
 
-// KnotCommand returns the command that runs Knot Resolver at the given port, without validation and with files in dir.
-// lua has further lines of the configuration. Modules that query servers outside of the lab are not loaded.
+// KnotCommand returns the command of Knot Resolver, without modules that query servers outside of the lab. lua has
+// further lines of the configuration.
 func (p Peers) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
 net.ipv6 = false
@@ -129,8 +123,7 @@ cache.open(100*MB, 'lmdb://%s')
 	return cmd, err
 }
 
-// SDNSCommand returns the command that runs sdns at the given port, with one thread, without validation, and with files
-// in dir. servers is the line of the configuration that names the upstream servers.
+// SDNSCommand returns the command of sdns, with one thread. servers is the line with the upstream servers.
 func (p Peers) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`version = "1.5.0"
 directory = %q
@@ -155,8 +148,7 @@ qname_min_level = 5
 	return cmd, err
 }
 
-// HickoryCommand returns the command that runs Hickory DNS at the given port, with one thread and with files in dir.
-// store has the settings of the root zone, which answers all queries.
+// HickoryCommand returns the command of Hickory DNS, with one thread. store has the settings of the root zone.
 func (p Peers) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
 listen_port = %d

@@ -15,9 +15,8 @@ import (
 // ListenAddress is where Start expects the server on its host.
 const ListenAddress = "127.0.0.1:53"
 
-// Start runs the command of a DNS server on a host, and waits until the server accepts TCP connections at
-// ListenAddress. It returns a client of the server, whose Timeout is timeout. stop ends the server and the client, and
-// must be called also after an error. The error contains the last output of the server.
+// Start runs a DNS server on a host, and waits until it accepts TCP connections at ListenAddress. stop ends the server
+// and its client, and must be called also after an error.
 func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, stop func(), err error) {
 	var output OutputTail
 	if cmd.Stderr == nil {
@@ -47,8 +46,7 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, 
 	return nil, stop, fmt.Errorf("the server does not start; its output: %s", output.String())
 }
 
-// An OutputTail is an io.Writer that keeps the last 400 bytes written to it. It is used for the output of a program.
-// The zero value is empty.
+// An OutputTail is an io.Writer that keeps the last 400 bytes of a program's output.
 type OutputTail struct {
 	mu  sync.Mutex // guards end
 	end []byte

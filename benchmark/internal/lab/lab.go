@@ -27,8 +27,7 @@ type Contender[E, C any] struct {
 
 func (c Contender[E, C]) selectionName() string { return c.Name }
 
-// A Scenario is a condition under which a lab compares contenders: its name and its description. Labs embed it in
-// scenarios of their own.
+// A Scenario is a condition under which a lab compares contenders. Labs embed it in scenarios of their own.
 type Scenario struct {
 	Name        string
 	Description string // one phrase, for lists of scenarios
@@ -38,8 +37,7 @@ func (s Scenario) selectionName() string { return s.Name }
 
 func (s Scenario) commonScenario() Scenario { return s }
 
-// ScenariosOf returns the names and descriptions of a lab's scenarios. The type T of the lab's scenarios must embed
-// Scenario.
+// ScenariosOf returns the names and descriptions of scenarios that embed Scenario.
 func ScenariosOf[T interface{ commonScenario() Scenario }](all []T) []Scenario {
 	scenarios := make([]Scenario, len(all))
 	for i, one := range all {
@@ -51,7 +49,6 @@ func ScenariosOf[T interface{ commonScenario() Scenario }](all []T) []Scenario {
 // Selectable is implemented by contenders and scenarios, which a user selects by name.
 type Selectable interface{ selectionName() string }
 
-// NamesOf returns the names of contenders or scenarios, in the order of all.
 func NamesOf[T Selectable](all []T) []string {
 	names := make([]string, len(all))
 	for i, one := range all {
@@ -60,8 +57,7 @@ func NamesOf[T Selectable](all []T) []string {
 	return names
 }
 
-// FindByName returns the contender or scenario with the given name from all. If the name does not exist, the error
-// lists all names. kind is the word for the error: contender or scenario.
+// FindByName returns the contender or scenario with the given name. kind is the word for the error.
 func FindByName[T Selectable](kind string, all []T, name string) (found T, err error) {
 	i := slices.IndexFunc(all, func(one T) bool { return one.selectionName() == name })
 	if i < 0 {
@@ -70,8 +66,7 @@ func FindByName[T Selectable](kind string, all []T, name string) (found T, err e
 	return all[i], nil
 }
 
-// SelectByName returns the contenders or scenarios with the given names from all, in the order of names. If names is
-// empty, it returns all. kind is the word for errors: contender or scenario.
+// SelectByName returns the contenders or scenarios with the given names, or all if names is empty.
 func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, error) {
 	if len(names) == 0 {
 		return all, nil
@@ -86,8 +81,8 @@ func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, erro
 	return selected, nil
 }
 
-// MeasureAll calls measure for the contenders with the given names at the same time, and returns the results. If names
-// is empty, it measures all contenders. If ctx ends, it returns the results so far and the error of ctx.
+// MeasureAll calls measure for the named contenders at the same time. If ctx ends, it returns the results so far and
+// the error of ctx.
 func MeasureAll[E, C, R any](ctx context.Context, all []Contender[E, C], names []string, measure func(Contender[E, C]) (R, error)) ([]R, error) {
 	selected, err := SelectByName("contender", all, names)
 	if err != nil {
@@ -109,8 +104,7 @@ func MeasureAll[E, C, R any](ctx context.Context, all []Contender[E, C], names [
 	return rows, errors.Join(errs...)
 }
 
-// A Row is the result of one contender in one run of a scenario: the calls and the costs. Figures that a lab does not
-// measure are 0.
+// A Row is the result of one contender in one run of a scenario. Figures that a lab does not measure are 0.
 type Row struct {
 	Contender string
 
@@ -127,7 +121,6 @@ type Row struct {
 	CPU         time.Duration // of the contender, for all calls; 0: unknown
 }
 
-// SentPerCall returns the number of queries or requests on the network for each call.
 func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
 
 // A Reporter has the functions by which a lab reports during a run. Both may be nil.
@@ -150,8 +143,7 @@ func (r Reporter) SkipContender(err error) {
 	}
 }
 
-// A Recorder collects the calls of one contender during a run. The zero value is empty. A Recorder is safe for
-// concurrent use.
+// A Recorder collects the calls of one contender. It is safe for concurrent use.
 type Recorder struct {
 	mu    sync.Mutex // guards calls
 	calls []latency.Call

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// A Load determines when the calls of a run are made. In a closed loop, each worker makes one call after another. In an
-// open loop, calls are made at given times.
+// A Load determines when the calls of a run are made.
 type Load struct {
 	// Workers send one call after another: a closed loop. 0 means an open loop.
 	Workers int
@@ -18,15 +17,14 @@ type Load struct {
 	Interarrival func(i int) time.Duration
 }
 
-// ConstantRate returns a function for Load.Interarrival that makes calls at a constant rate per second. The first call
-// is due at the start.
+// ConstantRate returns a function for Load.Interarrival with a constant rate per second, from the start on.
 func ConstantRate(rate float64) func(i int) time.Duration {
 	due := func(i int) time.Duration { return time.Duration(float64(i) / rate * float64(time.Second)) }
 	return func(i int) time.Duration { return due(i) - due(max(i-1, 0)) }
 }
 
-// Send calls the function call with the numbers 0 to calls-1, and waits until all calls have returned. In an open loop
-// each call has a goroutine of its own. If ctx ends, Send makes no further calls. It returns the number of calls made.
+// Send calls the function call with the numbers 0 to calls-1, and waits for all calls. If ctx ends, it makes no further
+// calls. It returns the number of calls made.
 func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) {
 	var running sync.WaitGroup
 	if l.Workers == 0 {
@@ -57,7 +55,7 @@ func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) 
 	return min(int(next.Load()), calls)
 }
 
-// SleepContext sleeps for the duration d. If ctx ends before, it returns the error of ctx at once.
+// SleepContext sleeps for the duration d, or until ctx ends.
 func SleepContext(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

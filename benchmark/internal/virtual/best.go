@@ -40,8 +40,7 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 	return best
 }
 
-// A replay computes the latencies that a simulation would have with given hedge delays. It has the start times of the
-// requests and the latencies of their first attempts.
+// A replay computes the latencies that a simulation would have with given hedge delays.
 type replay struct {
 	Simulation
 	random           *RandomSource
@@ -53,8 +52,7 @@ type replay struct {
 
 const maxReplayRequests = 400_000
 
-// newReplay returns a replay of the simulation's first episode with the given seed, for at most maxReplayRequests
-// requests.
+// newReplay returns a replay of the first episode.
 func (s Simulation) newReplay(seed uint64) *replay {
 	p := &replay{Simulation: s, random: newEpisodeRandomSource(seed, 0)}
 	r := &episodeRun{Simulation: s, random: p.random}
@@ -71,8 +69,7 @@ func (s Simulation) newReplay(seed uint64) *replay {
 	return p
 }
 
-// answerTime returns the time from the start of the request with index i to the answer of its attempt n, which
-// starts after the given delay. Attempt 0 is the primary.
+// answerTime returns the time from the start of request i to the answer of its attempt n, which starts after delay.
 func (p *replay) answerTime(i, n int, delay time.Duration) time.Duration {
 	a := Attempt{Request: i, N: n, At: p.starts[i] + delay}
 	if p.Hosts > 1 {
@@ -81,8 +78,8 @@ func (p *replay) answerTime(i, n int, delay time.Duration) time.Duration {
 	return delay + p.Model(p.random, a)
 }
 
-// hedgedLatencies returns the latencies of the requests that are hedged with the given delays, in no order. cost is the
-// number of hedges per request. The slice is valid until the next call of hedgedLatencies.
+// hedgedLatencies returns the latencies of the hedged requests, in no order and until the next call. cost is the number
+// of hedges per request.
 func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	p.buffer = p.buffer[:0]
 	hedges := 0
@@ -102,8 +99,7 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 	return p.buffer, float64(hedges) / float64(len(p.primaryLatencies))
 }
 
-// latencyQuantile returns quantile q of the latencies of all requests with the given hedge delays. Requests that are
-// not hedged are the fastest.
+// latencyQuantile returns quantile q of the latencies with the given delays. Requests without a hedge are the fastest.
 func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)
@@ -114,8 +110,8 @@ func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	return delays[0]
 }
 
-// shortestDelay returns the shortest hedge delay longer than from that costs at most extra hedges per request. cost
-// returns the number of hedges per request for a delay, and must decrease as the delay grows.
+// shortestDelay returns the shortest delay longer than from that costs at most extra hedges per request. cost must
+// decrease as the delay grows.
 func (p *replay) shortestDelay(from time.Duration, extra float64, cost func(time.Duration) float64) time.Duration {
 	const resolution = 1000 // steps per factor e
 	span := float64(p.longestPrimary-from) + 1

@@ -12,8 +12,7 @@ const (
 	callTimedOut
 )
 
-// An event is a change of the simulation at a scheduled time: the arrival of a request, the start of a hedge, an
-// answer, the end of a server's job, or a timeout.
+// An event is a change of the simulation at a scheduled time.
 type event struct {
 	at     time.Duration
 	seq    uint64 // events at the same time happen in the order in which they were pushed
@@ -27,8 +26,7 @@ func (e *event) isBefore(o *event) bool {
 	return e.at < o.at || e.at == o.at && e.seq < o.seq
 }
 
-// An eventQueue is a priority queue of scheduled events, a binary heap with the earliest event first. container/heap
-// would allocate an interface value for each event.
+// An eventQueue is a binary heap with the earliest event first. container/heap would allocate for each event.
 type eventQueue struct {
 	list []event
 	seq  uint64
@@ -50,7 +48,7 @@ func (h *eventQueue) pushEvent(e event) {
 	h.list[i] = e
 }
 
-// popEvent removes the earliest event from the queue and returns the event. The queue must not be empty.
+// popEvent removes and returns the earliest event of a queue that is not empty.
 func (h *eventQueue) popEvent() event {
 	top := h.list[0]
 	last := len(h.list) - 1

@@ -17,24 +17,21 @@ type RandomSource struct {
 // NewRandomSource returns the source of the random numbers of a simulation's first episode, for the given seed.
 func NewRandomSource(seed uint64) *RandomSource { return newEpisodeRandomSource(seed, 0) }
 
-// newEpisodeRandomSource returns the source of the random numbers of one episode of a simulation. The first episode has
-// the number 0.
+// newEpisodeRandomSource returns the source of one episode. The first episode has the number 0.
 func newEpisodeRandomSource(seed uint64, episode int) *RandomSource {
 	d := &RandomSource{seed: mix64(seed + mix64(uint64(episode)))}
 	d.rng = rand.New(&d.source)
 	return d
 }
 
-// attemptRand returns the random numbers of an attempt, given by the ID of its request and the number of the attempt.
-// Negative attempt numbers stand for other purposes, for example the arrival of the request. The result is valid until
-// the next call of attemptRand.
+// attemptRand returns the random numbers of an attempt, until the next call. Negative attempts stand for other
+// purposes, for example the arrival of the request.
 func (d *RandomSource) attemptRand(request, attempt int) *rand.Rand {
 	d.source = splitMix(mix64(d.seed ^ mix64(uint64(request)<<8^uint64(attempt+128))))
 	return d.rng
 }
 
-// InterarrivalTime returns the time between the arrivals of the previous request and the request with the given ID.
-// Arrivals are a Poisson process with the given rate per second.
+// InterarrivalTime returns the time before a request arrives, in a Poisson process with the given rate per second.
 func (d *RandomSource) InterarrivalTime(request int, rate float64) time.Duration {
 	return time.Duration(d.attemptRand(request, -1).ExpFloat64() / rate * 1e9)
 }
@@ -48,15 +45,13 @@ func (s *splitMix) Uint64() uint64 {
 	return mix64(uint64(*s))
 }
 
-// mix64 returns the output of SplitMix64 for the state z, which is a hash of z.
 func mix64(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return z ^ z>>31
 }
 
-// An Attempt identifies an attempt of a simulated call: by the ID of the request, the number of the attempt, the host,
-// and the start time.
+// An Attempt identifies an attempt of a simulated call.
 type Attempt struct {
 	Request int
 	N       int // 0 is the primary
@@ -75,8 +70,7 @@ func (a Attempt) Rand(d *RandomSource) *rand.Rand { return d.attemptRand(a.Reque
 // RequestRand returns the random numbers of d that all attempts of the request share.
 func (a Attempt) RequestRand(d *RandomSource) *rand.Rand { return d.attemptRand(a.Request, -100) }
 
-// LognormalLatency returns a model with lognormally distributed latencies. mean and deviation are the mean and the
-// standard deviation of the latencies.
+// LognormalLatency returns a model with lognormally distributed latencies.
 func LognormalLatency(mean, deviation time.Duration) LatencyModel {
 	ratio := float64(deviation) / float64(mean)
 	sigma := math.Sqrt(math.Log(1 + ratio*ratio))
@@ -99,28 +93,24 @@ func ParetoLatency(scale time.Duration, shape float64) LatencyModel {
 	}
 }
 
-// UniformLatency returns a model with uniformly distributed latencies that differ from t by at most the given share of
-// t.
+// UniformLatency returns a model with uniformly distributed latencies around t, within the given share of t.
 func UniformLatency(t time.Duration, share float64) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		return time.Duration(float64(t) * (1 + share*(2*a.Rand(d).Float64()-1)))
 	}
 }
 
-// WithStragglers returns a model that multiplies the latency of a share of the attempts by factor. Other latencies are
-// those of m.
+// WithStragglers returns a model that multiplies the latency of a share of the attempts by factor.
 func WithStragglers(m LatencyModel, share, factor float64) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return time.Duration(float64(t) * factor) })
 }
 
-// WithDelays returns a model that adds the duration by to the latency of a share of the attempts. Other latencies are
-// those of m.
+// WithDelays returns a model that adds the duration by to the latency of a share of the attempts.
 func WithDelays(m LatencyModel, share float64, by time.Duration) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return t + by })
 }
 
-// changeShare returns a model that applies the function change to the latency of a share of the attempts. Other
-// latencies are those of m.
+// changeShare returns a model that applies the function change to the latency of a share of the attempts.
 func changeShare(m LatencyModel, share float64, change func(time.Duration) time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		t := m(d, a)
@@ -131,8 +121,7 @@ func changeShare(m LatencyModel, share float64, change func(time.Duration) time.
 	}
 }
 
-// selectModel returns a model that uses the model then for attempts for which applies returns true, and the model
-// otherwise for all other attempts.
+// selectModel returns a model that uses then for attempts for which applies returns true, and otherwise for all others.
 func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise LatencyModel) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		if applies(d, a) {
@@ -155,13 +144,12 @@ func WithSlowReplica(m LatencyModel, n int, factor float64) LatencyModel {
 	return selectModel(isFirst, ScaleLatency(m, factor), m)
 }
 
-// WithIntervalModel returns a model that uses the model then for attempts that start in [from, to), and the model
-// otherwise for all other attempts.
+// WithIntervalModel returns a model that uses then for attempts that start in [from, to).
 func WithIntervalModel(from, to time.Duration, then, otherwise LatencyModel) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, then, otherwise)
 }
 
-// WithSlowHedges returns a model that multiplies the latency of hedges by factor. Other latencies are those of m.
+// WithSlowHedges returns a model that multiplies the latency of hedges by factor.
 func WithSlowHedges(m LatencyModel, factor float64) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
 }
@@ -171,14 +159,12 @@ func ScaleLatency(m LatencyModel, factor float64) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return time.Duration(factor * float64(m(d, a))) }
 }
 
-// WithHangUntil returns a model of a server that hangs until the given time of the simulation, and then answers after
-// the latency of m. It is for attempts that start before that time.
+// WithHangUntil returns a model of a server that hangs until a time of the simulation, and then answers.
 func WithHangUntil(m LatencyModel, until time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
-// WithHostModel returns a model that uses the model then for attempts at the given host, and the model otherwise for
-// attempts at all other hosts.
+// WithHostModel returns a model that uses then for attempts at one host.
 func WithHostModel(host int, then, otherwise LatencyModel) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, then, otherwise)
 }

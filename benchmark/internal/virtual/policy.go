@@ -19,8 +19,7 @@ func (StaticDelays) AdmitHedge(time.Duration, int, int) bool { return true }
 
 func (StaticDelays) RecordResult(time.Duration, int, CallResult) {}
 
-// A LibraryPolicy is the hedging policy of this library as a Policy: the engine in package policy, with the clock of
-// the simulation.
+// A LibraryPolicy is the hedging policy of this library, with the clock of the simulation.
 type LibraryPolicy struct {
 	engine *policy.Engine
 	keys   []*policy.Key // by host
@@ -33,7 +32,6 @@ func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
 // epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
 var epoch = time.Unix(1_000_000_000, 0)
 
-// hostKey returns the latency key of a host, with the learned latencies and the budget.
 func (p *LibraryPolicy) hostKey(host int) *policy.Key {
 	for len(p.keys) <= host {
 		p.keys = append(p.keys, p.engine.Key(policy.Name{Host: strconv.Itoa(len(p.keys))}))
@@ -70,16 +68,14 @@ func (p *LibraryPolicy) RecordResult(now time.Duration, host int, r CallResult) 
 	})
 }
 
-// RecordPushback passes pushback without a Retry-After header to the engine.
 func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
 	p.hostKey(host).RecordPushback(epoch.Add(now), 0)
 }
 
-// A BhopePolicy is the hedging policy of the library github.com/bhope/hedge as a Policy, see package bhope.
+// A BhopePolicy is the hedging policy of package bhope.
 type BhopePolicy struct{ policy *bhope.Policy }
 
-// NewBhopePolicy returns the policy of the library github.com/bhope/hedge. estimatedRPS is the number of requests per
-// second that the policy expects.
+// NewBhopePolicy returns a policy that expects estimatedRPS requests per second.
 func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
@@ -116,7 +112,7 @@ const (
 	FailsafeThreshold = 20
 )
 
-// ScheduleHedges implements Policy. It returns one hedge delay, or none until the moving quantile has enough samples.
+// ScheduleHedges returns one hedge delay, or none until the moving quantile has enough samples.
 func (f *FailsafePolicy) ScheduleHedges(time.Duration, int) []time.Duration {
 	f.calls++
 	if f.quantile.count < FailsafeThreshold {
@@ -125,7 +121,7 @@ func (f *FailsafePolicy) ScheduleHedges(time.Duration, int) []time.Duration {
 	return []time.Duration{max(0, time.Duration(f.quantile.value))}
 }
 
-// AdmitHedge reports whether the budget allows one more hedge in flight. If so, it counts the hedge.
+// AdmitHedge reports whether the budget allows one more hedge in flight, and counts it.
 func (f *FailsafePolicy) AdmitHedge(time.Duration, int, int) bool {
 	if f.hedges >= failsafeMinHedges && float64(f.hedges) > failsafeBudgetShare*float64(f.calls+f.hedges) {
 		return false
@@ -134,8 +130,7 @@ func (f *FailsafePolicy) AdmitHedge(time.Duration, int, int) bool {
 	return true
 }
 
-// RecordResult records the latency of every attempt of a call. The latency of a loser is the time until its
-// cancellation.
+// RecordResult records the latency of every attempt. That of a loser is the time until its cancellation.
 func (f *FailsafePolicy) RecordResult(_ time.Duration, _ int, r CallResult) {
 	f.calls--
 	f.hedges -= len(r.Starts) - 1

@@ -8,8 +8,7 @@ type PushbackRecorder interface {
 	RecordPushback(now time.Duration, host int)
 }
 
-// A perClientPolicies is a Policy that consists of one policy for each client, so that clients share no state. The
-// number of the host identifies the client.
+// A perClientPolicies has one policy for each client, which the number of the host identifies.
 type perClientPolicies struct {
 	newPolicy func() Policy
 	policies  []Policy
@@ -46,13 +45,12 @@ func (s Simulation) ClientRate() float64 {
 	return s.Rate
 }
 
-// isPushback reports whether the answer to attempt n of a call is pushback. index identifies the call in the episode.
+// isPushback reports whether the answer to attempt n of the call with the given index is pushback.
 func (r *episodeRun) isPushback(index int32, n uint8) bool {
 	return r.PushbackShare > 0 && r.random.attemptRand(int(index), -80-int(n)).Float64() < r.PushbackShare
 }
 
-// recordPushback passes pushback in answer to an attempt of the call id to the policy. It reports whether another
-// attempt of the call is in flight.
+// recordPushback passes pushback to the policy. It reports whether another attempt of the call is in flight.
 func (r *episodeRun) recordPushback(id callID) bool {
 	c := &r.activeCalls[id.slot]
 	if p, ok := r.policy.(PushbackRecorder); ok {

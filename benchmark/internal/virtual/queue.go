@@ -1,7 +1,6 @@
 package virtual
 
-// A Queue configures the servers of a simulated backend, at which attempts wait in a queue. They are served in the
-// order of their arrival.
+// A Queue configures servers at which attempts wait in a queue, and are served in the order of their arrival.
 type Queue struct {
 	Servers int
 	// Shared servers take jobs from one queue. Otherwise each server has a queue of its own, and each attempt goes to a
@@ -16,8 +15,7 @@ type Queue struct {
 	Limited bool
 }
 
-// MaxQueuePerServer is the number of attempts per server, in work or queued, above which a hedge.Limiter rejects
-// hedges.
+// MaxQueuePerServer is the number of attempts per server, in work or queued, above which a Limiter rejects hedges.
 const MaxQueuePerServer = 4
 
 // A station is a service station of queueing theory: a queue of attempts and the servers that serve the queue.
@@ -50,8 +48,7 @@ type job struct {
 	n     uint8
 }
 
-// newStations returns the stations of a backend, with idle servers. There is one station if all servers share a queue,
-// and otherwise one for each server.
+// newStations returns one station if all servers share a queue, and otherwise one for each server.
 func (q *Queue) newStations() []station {
 	count, servers := q.Servers, 1
 	if q.Shared {
@@ -67,8 +64,7 @@ func (q *Queue) newStations() []station {
 	return all
 }
 
-// enqueueJob gives job j to an idle server, or appends j to a queue if all servers are busy. It drops a hedge that a
-// hedge.Limiter would reject.
+// enqueueJob gives job j to an idle server or to a queue. It drops a hedge that a hedge.Limiter would reject.
 func (r *episodeRun) enqueueJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
@@ -87,7 +83,6 @@ func (r *episodeRun) enqueueJob(j job) {
 	r.activeCalls[j.call.slot].queues[j.n] = s
 }
 
-// startJob makes server s process job j, and schedules the end of the processing.
 func (r *episodeRun) startJob(s *server, j job) {
 	s.job = j
 	s.generation++
@@ -98,8 +93,7 @@ func (r *episodeRun) startJob(s *server, j job) {
 	}
 }
 
-// finishJob ends the processing of a job by server s, and answers the call. It does nothing if the job was cancelled
-// before, so that the generation of the server differs from the given one.
+// finishJob ends the job of server s and answers the call, unless the generation shows that the job was cancelled.
 func (r *episodeRun) finishJob(s *server, generation uint32) {
 	if s.generation != generation {
 		return
@@ -112,7 +106,7 @@ func (r *episodeRun) finishJob(s *server, generation uint32) {
 	}
 }
 
-// startNextJob makes server s process the next job in the queue. If the queue is empty, the server becomes idle.
+// startNextJob makes server s process the next job in the queue, or idle.
 func (r *episodeRun) startNextJob(s *server) {
 	s.generation++
 	st := s.station
@@ -136,8 +130,7 @@ func (r *episodeRun) startNextJob(s *server) {
 	st.idle = append(st.idle, s)
 }
 
-// cancelAttempts cancels all attempts of call c except the winner. The settings of the Queue determine whether
-// cancelled attempts leave queues and servers.
+// cancelAttempts cancels all attempts of call c except the winner, as the Queue says.
 func (r *episodeRun) cancelAttempts(c *activeCall, winner int) {
 	if r.Queue.Limited {
 		for n, st := range c.queues[:c.started] {

@@ -15,8 +15,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A Simulation describes the requests of a client and the backend that answers them. Hedging policies are run against
-// it in virtual time.
+// A Simulation describes the requests of a client and the backend that answers them.
 type Simulation struct {
 	// Hosts is the number of backends. Each request is for a random one. 0 means one.
 	Hosts int
@@ -53,8 +52,7 @@ type Policy interface {
 	RecordResult(now time.Duration, host int, r CallResult)
 }
 
-// A CallResult is the result of a call in the form that a Policy learns from: the latency, the winning attempt, and the
-// start times of all attempts.
+// A CallResult is the result of a call from which a Policy learns.
 type CallResult struct {
 	Latency           time.Duration   // until the answer or the failure
 	Winner            int             // the attempt that answered; -1: the call failed
@@ -93,8 +91,7 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 	return calls
 }
 
-// An episodeRun is the state of the simulation of one episode: the virtual time, the scheduled events, the calls in
-// flight, and the queues of the servers.
+// An episodeRun is the state of the simulation of one episode.
 type episodeRun struct {
 	Simulation
 	policy Policy
@@ -110,8 +107,7 @@ type episodeRun struct {
 	calls    []latency.Call // that have ended, also in earlier episodes
 }
 
-// An activeCall is a call in flight: its attempts, its hedge delays, and the servers and queues in which its attempts
-// are.
+// An activeCall is a call in flight.
 type activeCall struct {
 	generation        uint32 // changes when another call gets the slot
 	host              int16
@@ -128,15 +124,13 @@ type activeCall struct {
 	queues            [1 + MaxHedges]*station // in which each attempt waits
 }
 
-// A callID identifies a call of the simulation. It stays unique after the call has ended and another call uses the same
-// slot.
+// A callID identifies a call, also after another call uses the same slot.
 type callID struct {
 	slot       int32
 	generation uint32
 }
 
-// processEvents processes all events of the episode in the order of their times. It calls progress from time to time,
-// unless progress is nil. It returns false if ctx ends first.
+// processEvents processes all events of the episode. It returns false if ctx ends first.
 func (r *episodeRun) processEvents(ctx context.Context, progress func(int)) bool {
 	for range r.Workers {
 		r.startCall()
@@ -188,12 +182,11 @@ func (r *episodeRun) processEvents(ctx context.Context, progress func(int)) bool
 	return true
 }
 
-// nextInterarrivalTime returns the time until the next request arrives in an open loop.
 func (r *episodeRun) nextInterarrivalTime() time.Duration {
 	return r.random.InterarrivalTime(r.issued, r.Rate)
 }
 
-// startCall starts the next call of the episode. It does nothing if all requests of the episode have been sent.
+// startCall starts the next call of the episode, if there is one.
 func (r *episodeRun) startCall() {
 	if r.issued >= r.Requests {
 		return
@@ -222,8 +215,7 @@ func (r *episodeRun) startCall() {
 	r.startAttempt(id)
 }
 
-// startHedge starts a hedge of the call id, whose delay has passed, if the policy admits the hedge. It also schedules
-// the next hedge of the call.
+// startHedge starts a hedge of the call id, if the policy admits it, and schedules the next one.
 func (r *episodeRun) startHedge(id callID) {
 	c := &r.activeCalls[id.slot]
 	index := int(c.nextDelay)
@@ -239,8 +231,7 @@ func (r *episodeRun) startHedge(id callID) {
 	r.startAttempt(id)
 }
 
-// startAttempt starts the next attempt of the call id. The attempt waits for a server if the backend has a queue.
-// Otherwise its answer is scheduled.
+// startAttempt starts the next attempt of the call id.
 func (r *episodeRun) startAttempt(id callID) {
 	c := &r.activeCalls[id.slot]
 	n := c.started
@@ -254,8 +245,7 @@ func (r *episodeRun) startAttempt(id callID) {
 	r.events.pushEvent(event{at: r.now + d, kind: attemptAnswered, call: id, n: n})
 }
 
-// endCall ends and records the call id. winner is the number of the attempt that answered, or -1 if the call failed. In
-// a closed loop, the next call starts.
+// endCall ends the call id. winner is the attempt that answered, or -1. In a closed loop, the next call starts.
 func (r *episodeRun) endCall(id callID, winner int) {
 	c := &r.activeCalls[id.slot]
 	result := CallResult{
