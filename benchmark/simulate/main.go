@@ -12,17 +12,13 @@
 //
 // # Engines
 //
-// An engine is a mode of this command, which -engine selects. It runs strategies in scenarios of its own: in virtual
-// time, over sockets, or over a simulated network. The comments of the types whose names end in Engine describe the
-// engines.
+// An engine, which -engine selects, runs strategies in scenarios of its own: in virtual time, over sockets, or over a
+// simulated network. The comments of the types whose names end in Engine describe the engines. In virtual time and over
+// loopback, the seed, the request and the attempt determine how long an attempt takes, so that every strategy meets the
+// same latencies.
 //
-// In virtual time and over loopback, the seed, the request and the attempt determine how long an attempt takes, so that
-// every strategy meets the same latencies.
-//
-// The engines dns, faults, recursor and cached start DNS servers of other projects, which are called peers: those in
-// PATH, or those that the flag -peer names. ../peers.md says how to install current versions.
-//
-// # Busy machines
+// The engines dns, faults, recursor and cached start DNS servers of other projects, the peers: those in PATH, or those
+// that the flag -peer names. ../peers.md says how to install current versions.
 //
 // While strategies run in real time, timers are measured. If one in a hundred is later than a limit of the engine, the
 // output warns that the machine was too busy. Virtual and fake time do not depend on the machine.
@@ -31,33 +27,28 @@
 //
 // A scenario with phases has a row for each, such as outage/during. -requests changes the rate of scenarios with a
 // fixed duration, and -rps turns closed loops into open loops. -scenario all leaves out the scenarios that -list marks.
-// The scenarios that begin with long, which -scenario long runs, last for 40 minutes of virtual time: the rows learning
-// and settled are halves.
+// -scenario long runs those of 40 minutes of virtual time: the rows learning and settled are halves.
 //
 // # Rows
 //
-// -format json prints one array of objects on standard output, one object per
-// strategy and scenario, and one per phase of the scenario:
+// -format json prints an array with an object per strategy and scenario, and one per phase of the scenario:
 //
 //	engine scenario strategy seed requests errors
 //	p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms   of successes
 //	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
 //	conns_opened cpu_us_per_request                                null in virtual time
-//	sent_per_request                                               null but for faults and recursor, and for queue-ignores-cancel in real time: attempts that were worked on
-//	denials last_answer_ms                                         null but for faults
-//	asked_twice_pct sent_twice_pct                                 null but for storage: bytes that requests asked for, and that the store sent, beyond those that were read
-//	tokens_pct                                                     null but for endpoints: what hedges cost in the budget, for 100 requests
-//	kb_per_connection                                              null but for cached with many connections: memory of the server
+//	sent_per_request                                               attempts that servers worked on, or queries to DNS servers
+//
+// Further fields belong to one engine: see registerMetrics.
 //
 // In tables, ± is half of a 95 % interval. Ten consecutive parts of the run are resampled to find it, as the calls of
 // one part share a client that learns and a machine that is more or less busy. With -runs, each figure is the median of
-// runs with successive seeds, and ± is half of their range. The line below a table says which of these it is.
+// runs with successive seeds, and ± is half of their range.
 //
 // # Documents
 //
-// -readme FILE,FILE measures the tables of these files anew and writes them between
-// the markers <!-- table:NAME --> and <!-- /table -->. It refuses figures of a busy
-// machine. With README.md, it also draws docs/tail.svg from the run of README's table.
+// -readme FILE,FILE measures the tables of these files anew and writes them between the markers <!-- table:NAME --> and
+// <!-- /table -->. It refuses figures of a busy machine. With README.md, it also draws docs/tail.svg from the same run.
 package main
 
 import (

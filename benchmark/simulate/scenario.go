@@ -18,27 +18,19 @@ type scenario struct {
 	description string
 	simulation  virtual.Simulation
 
-	// span fixes how long an open loop lasts: more requests come faster, not longer.
+	// duration fixes how long an open loop lasts: more requests come faster, not longer.
 	duration time.Duration
 	// parts are the subsets of the calls that have table rows of their own.
 	parts []scenarioPart
-	// estimate is the value of the option EstimatedRPS for strategies with this option, as a multiple of the true rate.
-	// 0 means the default of the strategy.
+	// rateEstimateFactor is the option EstimatedRPS, as a multiple of the true rate. 0 means the default.
 	rateEstimateFactor float64
-	// replayable says that the latencies of attempts do not depend on the policy, so that the best static delays can be
-	// computed.
-	replayable bool
-	// protocols are the protocols over which the scenario also runs in real time.
-	protocols []string
-	// network is the simulated network over which the scenario runs in real time, and not in virtual time. nil means
-	// loopback sockets.
-	network *networkConfig
-	// only are the strategies that run in the scenario, besides strategies that name the scenario. nil means all.
-	allowedStrategies []string
-	// long says that the scenario takes minutes. -scenario all and -quick leave out long scenarios.
-	long bool
-	// excludedFromAll says that -scenario all leaves out the scenario.
-	excludedFromAll bool
+
+	replayable        bool           // latencies do not depend on the policy, so that best static delays can be computed
+	protocols         []string       // over which the scenario also runs in real time
+	network           *networkConfig // simulated network over which the scenario runs in real time only; nil: loopback
+	allowedStrategies []string       // besides strategies that name the scenario; nil: all
+	long              bool           // takes minutes; -scenario all and -quick leave it out
+	excludedFromAll   bool           // -scenario all leaves it out
 }
 
 // newLabScenarios converts the scenarios of a lab, and puts prefix before each description.

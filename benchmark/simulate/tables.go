@@ -122,9 +122,7 @@ func formatCaches(f engineResults) string {
 	var names []string
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, " %s |", strings.TrimPrefix(s.scenario.description, "DNS: "))
-		for _, r := range s.results {
-			names = append(names, r.strategy)
-		}
+		names = append(names, s.strategies()...)
 	}
 	fmt.Fprintf(&b, " kB per connection |\n|---%s|\n", strings.Repeat("|--:", len(f.scenarios)+1))
 	for _, name := range sortStrategyNames(names) {
@@ -132,8 +130,7 @@ func formatCaches(f engineResults) string {
 		memory := "–"
 		for _, s := range f.scenarios {
 			cell := "–"
-			if i := slices.IndexFunc(s.results, func(r strategyResult) bool { return r.strategy == name }); i >= 0 {
-				r := s.results[i].rows[0]
+			for _, r := range s.findResult(name).rows {
 				cell = fmt.Sprintf("%.1f", *r.CPU)
 				if each := r.engineFigures["kb_per_connection"]; each != nil {
 					memory = fmt.Sprintf("%.1f", *each)
@@ -158,14 +155,12 @@ func formatManyClients(f engineResults) string {
 	for _, s := range f.scenarios {
 		fmt.Fprintf(&b, "| %s |", strings.TrimSuffix(strings.TrimPrefix(s.scenario.description, "DNS: over "), " connections"))
 		for _, udp := range f.scenarios[0].results {
-			i := slices.IndexFunc(s.results, func(r strategyResult) bool {
-				return r.strategy == udp.strategy && r.rows[0].Errors <= r.rows[0].Requests/100
-			})
-			if i < 0 {
+			rows := s.findResult(udp.strategy).rows
+			if len(rows) == 0 || rows[0].Errors > rows[0].Requests/100 {
 				b.WriteString(strings.Repeat(" – |", 4))
 				continue
 			}
-			r := s.results[i].rows[0]
+			r := rows[0]
 			rate, memory := *r.engineFigures["queries_per_second"], "–"
 			if kB, kernel := r.engineFigures["kb_per_connection"], r.engineFigures["kernel_kb_per_connection"]; kB != nil && kernel != nil {
 				memory = fmt.Sprintf("%.1f; %.1f", *kB, *kB+*kernel)

@@ -41,58 +41,49 @@ func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	return w
 }
 
-// runJob simulates several strategies at a time, which does not affect their virtual time.
+// runJob simulates several strategies at a time, which does not affect their virtual time. The best static delays come
+// last, because they depend on the hedges of this library.
 func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	simulation := j.scenario.scaledSimulation(j.size)
-	var (
-		wg    sync.WaitGroup
-		slots = make(chan struct{}, runtime.GOMAXPROCS(0))
-		first = make(chan struct{}) // closed when hedge has run, which the best static delays wait for
-		extra float64               // hedges per request that it sent
-	)
-	measure := func(calls []latency.Call) {
-		extra = hedgesPerRequest(calls)
-		close(first)
-	}
-	play := func(name string, t *progressTask) []latency.Call {
-		if ctx.Err() != nil {
-			return nil
-		}
-		s := findStrategy(name)
+	var extra float64 // hedges per request that this library has sent
+	simulate := func(s strategy, progress func(int)) []latency.Call {
 		at := virtualSetup{ctx: ctx, simulation: simulation, seed: j.seed, estimate: j.scenario.rateEstimateFactor * simulation.ClientRate()}
 		if s.isBestStatic() {
 			at.extra = extra
 		}
-		return s.withLimiters(simulation).Run(ctx, j.seed, s.virtual(at), t.setDone)
+		calls := s.withLimiters(simulation).Run(ctx, j.seed, s.virtual(at), progress)
+		if s.name == libraryStrategy {
+			extra = hedgesPerRequest(calls)
+		}
+		return calls
 	}
-	start := func(name string) {
-		t := j.progress.addTask(j.scenario.name, name, max(simulation.Episodes, 1)*simulation.Requests)
-		wg.Go(func() {
-			if findStrategy(name).isBestStatic() {
-				<-first
+	simulateAll := func(isWanted func(strategy) bool) {
+		var wg sync.WaitGroup
+		slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+		for _, name := range j.strategies {
+			s := findStrategy(name)
+			if !isWanted(s) {
+				continue
 			}
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			began := time.Now()
-			calls := play(name, t)
-			if name == libraryStrategy {
-				measure(calls)
-			}
-			if ctx.Err() != nil {
-				t.markStopped()
-				return
-			}
-			t.finishAfter(time.Since(began))
-			keep(j.newTrial("virtual", name, calls))
-		})
+			wg.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				task, began := j.progress.addTask(j.scenario.name, name, max(simulation.Episodes, 1)*simulation.Requests), time.Now()
+				calls := simulate(s, task.setDone)
+				if ctx.Err() != nil {
+					task.markStopped()
+					return
+				}
+				task.finishAfter(time.Since(began))
+				keep(j.newTrial("virtual", name, calls))
+			})
+		}
+		wg.Wait()
 	}
-	needed := slices.ContainsFunc(j.strategies, func(n string) bool { return findStrategy(n).isBestStatic() })
-	if needed && !slices.Contains(j.strategies, libraryStrategy) {
-		measure(play(libraryStrategy, nil))
+	simulateAll(func(s strategy) bool { return !s.isBestStatic() })
+	if needed := slices.ContainsFunc(j.strategies, func(n string) bool { return findStrategy(n).isBestStatic() }); needed && !slices.Contains(j.strategies, libraryStrategy) {
+		simulate(findStrategy(libraryStrategy), nil)
 	}
-	for _, name := range j.strategies {
-		start(name)
-	}
-	wg.Wait()
+	simulateAll(strategy.isBestStatic)
 	return ctx.Err()
 }
