@@ -76,7 +76,8 @@ func newContenders() (all []contender) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// Config selects what Run measures. The zero value measures all contenders in the first scenario.
+// Config selects the scenario, the contenders and the queries for Run. The zero value stands for all contenders in the
+// first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios or ManyClients; empty: the first of Scenarios
 	Contenders []string // names from Contenders; empty: all
@@ -86,7 +87,7 @@ type Config struct {
 	lab.Reporter
 }
 
-// A Row is the result of one contender.
+// A Row is the result of one contender, with the memory of its connections.
 type Row struct {
 	lab.Row
 	ConnectionMemory float64       // bytes of the process for each connection that stays open; 0: unknown, or there are few

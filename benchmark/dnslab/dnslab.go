@@ -29,7 +29,8 @@ const (
 	interleavedWorkers = 32 // concurrent lookups while contenders take turns
 )
 
-// Config selects what Run measures. The zero value measures all contenders over UDP in the first scenario.
+// Config selects the scenario, the contenders and the lookups for Run. The zero value stands for all contenders over
+// UDP in the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all that support the transport

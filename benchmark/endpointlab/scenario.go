@@ -37,7 +37,7 @@ type fault struct {
 // noAnswerLatency is the latency of an attempt without an answer: longer than any timeout.
 const noAnswerLatency = time.Hour
 
-// drawOutcome draws the latency and the error of attempt a. progress is the share of the run that is over.
+// drawOutcome draws the latency and the error of attempt a. progress is the share of the run that is over, from 0 to 1.
 func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progress float64) (took time.Duration, err error) {
 	model := virtual.LognormalLatency(5*time.Millisecond, 2*time.Millisecond)
 	if e.hasTail {

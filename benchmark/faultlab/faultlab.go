@@ -26,7 +26,7 @@ const (
 	DefaultRate  = 100.             // queries per second, unless Config has a rate
 )
 
-// Config selects what Run measures.
+// Config selects the scenario, the contenders and the rate of queries for Run.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios
 	Contenders []string // names from Contenders; empty: all

@@ -438,7 +438,7 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	return all
 }
 
-// drawRandomNameQuestion returns the k-th question about a missing name in one of the target zones.
+// drawRandomNameQuestion returns the k-th question about a name that does not exist, in one of the target zones.
 func (n *internet) drawRandomNameQuestion(rng *rand.Rand, k int) question {
 	z := n.targetZones[rng.IntN(len(n.targetZones))]
 	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}

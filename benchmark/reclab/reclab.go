@@ -44,7 +44,8 @@ const (
 	settleTime = time.Second // between the start of the resolvers and the first question
 )
 
-// Config selects what Run measures. The zero value measures all contenders in the first scenario.
+// Config selects the scenario, the contenders and the questions for Run. The zero value stands for all contenders in
+// the first scenario.
 type Config struct {
 	Scenario   string   // the name of one of Scenarios; empty: the first
 	Contenders []string // names from Contenders; empty: all of ContendersOf

@@ -67,7 +67,7 @@ type zoneSigning struct {
 	keys   func() keyMaterial // made at the first call
 }
 
-// keyMaterial has the keys of a zone and the records that depend on them.
+// keyMaterial has the DNSSEC keys of a zone, and its DNSKEY and DS records.
 type keyMaterial struct {
 	ksk, zsk *signer.Key
 	records  []dns.RR // DNSKEY
@@ -75,7 +75,8 @@ type keyMaterial struct {
 	chain    *signer.Chain
 }
 
-// signZones signs zones according to the plan, with flaws and stale servers.
+// signZones gives zones DNSSEC keys according to the plan. Some zones get a flaw, and the signatures of some servers
+// expire.
 func (b *internetBuilder) signZones() {
 	rng := rand.New(rand.NewPCG(b.seed, 5))
 	var sites []*zone // without zones below them

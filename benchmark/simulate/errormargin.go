@@ -106,7 +106,7 @@ func newTailBucketEdges(sorted []float64) []float64 {
 	return slices.Compact(edges)
 }
 
-// A moments value has the number, the sum and the sum of squares of samples, from which the variance is computed.
+// A moments value computes the variance of samples from their number, sum and sum of squares.
 type moments struct{ n, sum, squares float64 }
 
 func (m *moments) add(x float64) {

@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A job is one run of a scenario with one seed.
+// A job is one run of strategies in a scenario, with one seed for all random numbers.
 type job struct {
 	scenario   *scenario
 	strategies []string

@@ -117,7 +117,7 @@ func writeTable(file, text string) error {
 	}), 0o644)
 }
 
-// A rootModule describes the module of this library.
+// A rootModule has the folder, the version of Go and the requirements of this library's module.
 type rootModule struct {
 	dir, goVersion   string
 	direct, indirect int

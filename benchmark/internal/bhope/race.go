@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Clock returns the time since the start of a benchmark, without the pauses of the benchmark.
+// A Clock returns the time that a client has run so far, without its pauses.
 type Clock func() time.Duration
 
 // A RoundTripper is an HTTP transport that hedges requests of all methods.

@@ -121,7 +121,7 @@ func changeShare(m LatencyModel, share float64, change func(time.Duration) time.
 	}
 }
 
-// selectModel returns a model that uses then for attempts for which applies returns true, and otherwise for all others.
+// selectModel returns a model that uses the model then for attempts for which applies returns true, and else otherwise.
 func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise LatencyModel) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		if applies(d, a) {
@@ -144,7 +144,7 @@ func WithSlowReplica(m LatencyModel, n int, factor float64) LatencyModel {
 	return selectModel(isFirst, ScaleLatency(m, factor), m)
 }
 
-// WithIntervalModel returns a model that uses then for attempts that start in [from, to).
+// WithIntervalModel returns a model that uses the model then for attempts that start in [from, to), and else otherwise.
 func WithIntervalModel(from, to time.Duration, then, otherwise LatencyModel) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, then, otherwise)
 }
@@ -164,7 +164,7 @@ func WithHangUntil(m LatencyModel, until time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
-// WithHostModel returns a model that uses then for attempts at one host.
+// WithHostModel returns a model that uses the model then at one host, and the model otherwise at all other hosts.
 func WithHostModel(host int, then, otherwise LatencyModel) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, then, otherwise)
 }
