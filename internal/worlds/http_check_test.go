@@ -269,7 +269,7 @@ func (j *httpChecker) checkAnswer(c *httpCall, plain, b *httpResult, say reportF
 	case b.bodyErr != "" && alone.bodyErr == "" && j.w.client.resume && c.hasTruncatedBody() && !j.isReplaceable(c): // by a rest that had taken over
 	case b.bodyErr != "" && alone.bodyErr == "":
 		say("1 body error", fmt.Sprintf("alone it is whole: %v", alone))
-	case b.bodyErr != "" && reading > readingAlone+j.maxHold(c, alone.end, b)+timeTolerance && j.delayByOthers(c) == 0 && len(b.body) <= len(alone.body):
+	case b.bodyErr != "" && reading > readingAlone+j.maxHold(c, b.header+readingAlone, b)+timeTolerance && j.delayByOthers(c) == 0 && len(b.body) <= len(alone.body):
 		say("2 body held", fmt.Sprintf("alone it fails sooner: %v", alone))
 	case b.bodyErr != "" || alone.bodyErr != "":
 	case alone.body != b.body || alone.length != b.length || alone.trailer != b.trailer && c.readsWholeBody(): // before the end, a trailer may be there or not
