@@ -132,8 +132,9 @@ func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 // If the first message takes longer than usual for the target and method, the first RecvMsg sends the request again
 // on a second stream. The first stream that has a message, or ends with status OK, wins.
 //
-// The caller gets the header, trailer and status of the winning stream. The other streams are cancelled, and the call
-// does not wait for them. A status of the primary ends the call as a status of a unary primary does.
+// The caller gets the header, trailer and status of the winning stream, also if that fails after its first message. The
+// other streams are cancelled, and the call does not wait for them. A status of the primary ends the call as a status
+// of a unary primary does.
 //
 // The call uses the stream of the primary without waiting for hedges in three cases: the caller calls Header before
 // RecvMsg, SendMsg fails, or the caller's context ends.
