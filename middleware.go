@@ -19,7 +19,8 @@ const AttemptHeader = limit.AttemptHeader
 // a number of 1 or more, see [WithAttemptHeader]. With an empty name, no request is a hedge.
 //
 // The mark applies to every client of this module: Transport, Interceptor, [Do], and dnshedge without a cache. They
-// do not hedge a call with the mark, with the reason [DeniedNested], and pass the mark to the next server.
+// do not hedge a call with the mark, with the reason [DeniedNested]. An Interceptor passes the mark to the next server. A
+// Transport does so if it has [WithAttemptHeader], or has seen that the server has a [Limiter].
 //
 // [AllowHedging] does not override the mark. If an external client sets the header itself, it only disables hedging
 // of its own requests. Middleware panics if header is not a valid header name, or has a meaning in HTTP.

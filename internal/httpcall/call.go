@@ -338,16 +338,34 @@ func restoreRequest(req, sent *http.Request, resp *http.Response) *http.Response
 }
 
 // sendOnce makes a call that must not be hedged, for the given reason. The argument matching is the route that matches
-// req. If the caller's context belongs to a hedge of another call, the request gets a header with the number of that
-// hedge.
+// req. If the caller's context belongs to a hedge of another call, the request is marked with the number of that hedge.
 func (t *Client) sendOnce(req *http.Request, matching *route.Route, reason observe.Reason) (*http.Response, error) {
-	o, once := race.OverridesFrom(req.Context()), req
-	if name := t.Settings().AttemptHeader; name != "" && o.Hedge > 0 {
-		once = req.WithContext(req.Context())
-		once.Header = setAttemptHeader(req.Header.Clone(), name, o.Hedge)
+	once := req
+	if o := race.OverridesFrom(req.Context()); o.Hedge > 0 {
+		once = t.markNestedRequest(req, matching, o.Hedge)
 	}
 	resp, err := t.sendUnhedged(once, matching, reason)
 	return restoreRequest(req, once, resp), err
+}
+
+// markNestedRequest returns a copy of req that is marked like hedge number n, on behalf of which req is sent. The mark
+// is the configured header, and for a host with a Limiter also the header that a Limiter recognizes. The argument
+// matching is the route that matches req. If neither applies, markNestedRequest returns req.
+func (t *Client) markNestedRequest(req *http.Request, matching *route.Route, n int) *http.Request {
+	name, behindLimiter := t.Settings().AttemptHeader, false
+	if req.URL != nil {
+		k := t.Policy.Lookup(t.latencyKeyName(req, matching.Pattern))
+		behindLimiter = k != nil && isBehindLimiter(k)
+	}
+	if name == "" && !behindLimiter {
+		return req
+	}
+	marked := req.WithContext(req.Context())
+	marked.Header = setAttemptHeader(req.Header.Clone(), name, n)
+	if behindLimiter {
+		marked.Header = setAttemptHeader(marked.Header, limit.AttemptHeader, n)
+	}
+	return marked
 }
 
 // sendUnhedged sends req without hedges, and reports the call to observers. The argument matching is the route that

@@ -91,6 +91,40 @@ func TestNestedHedgeStaysMarkedWhileHedgingIsDisabled(t *testing.T) {
 	}
 }
 
+// TestNestedHedgeStaysMarkedForHostWithLimiter makes calls without WithAttemptHeader.
+func TestNestedHedgeStaysMarkedForHostWithLimiter(t *testing.T) {
+	for _, hasLimiter := range []bool{false, true} {
+		bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+			tr := warm(t, rt)
+			answer := after(rt, ms)
+			rt.Answer = func(r *http.Request, n int) (*http.Response, error) {
+				resp, err := answer(r, n)
+				if hasLimiter && err == nil {
+					resp.Header.Set("Hedge-Limit", "1")
+				}
+				return resp, err
+			}
+			resp, err := get(t, tr, site) // the Transport sees the Limiter
+			require.NoError(t, err)
+			text(t, resp)
+			rt.Forget()
+			handler := hedge.Middleware(hedge.AttemptHeader)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				req := request(t, r.Context(), "GET", site, nil)
+				resp, err := tr.RoundTrip(req)
+				require.NoError(t, err)
+				text(t, resp)
+				assert.Same(t, req, resp.Request)
+				assert.Empty(t, req.Header)
+			}))
+			in := httptest.NewRequest("GET", "/", nil).WithContext(t.Context())
+			in.Header.Set("Hedge-Attempt", "2")
+			handler.ServeHTTP(httptest.NewRecorder(), in)
+			require.Len(t, rt.Sent(), 1)
+			assert.Equal(t, map[bool]string{true: "2"}[hasLimiter], rt.Sent()[0].Header.Get("Hedge-Attempt"))
+		})
+	}
+}
+
 func TestNestedHedgersSendOnceForHedge(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
 		rt.Answer = after(rt, time.Second)
