@@ -17,8 +17,9 @@ type DNSClient interface{ Stats() observe.DNSStats }
 // AddDNS exports the statistics of a DNS client, its cache and its upstreams. They are read from the client on each
 // collection, and are independent of the events that the Collector receives as an Observer of the client.
 //
-// If several clients have the same Name, counters and sizes are summed. For states, times and ratios, the largest value
-// is exported. Adding a client again has no effect. AddDNS panics if client is nil.
+// If several clients have the same Name, counters and sizes are summed. For
+// states, times and ratios, the largest value is exported. A sum of counters does not decrease when one of the clients
+// forgets an upstream or is closed. Adding a client again has no effect. AddDNS panics if client is nil.
 func (c *Collector) AddDNS(client DNSClient) {
 	if isNil(client) {
 		panic("hedgeprom: AddDNS: client is nil")
@@ -49,8 +50,16 @@ func appendIfNew[T any](all []T, v T) []T {
 type dnsMetrics struct {
 	metrics []dnsMetric
 
-	mu      sync.Mutex // guards clients
-	clients []DNSClient
+	mu       sync.Mutex // guards the fields below; held while statistics are read, so that counters are read in order
+	clients  []DNSClient
+	counters []map[dnsSeries]float64 // counters of each client in clients at the latest collection
+	retained map[dnsSeries]float64   // latest counters of upstreams that clients have forgotten, as long as another client has them
+}
+
+// A dnsSeries identifies a series of a metric.
+type dnsSeries struct {
+	metric       int // index of the metric
+	client, host string
 }
 
 // A dnsMetric describes one metric of a DNS client, its cache or its upstreams. Exactly one of the functions client,
@@ -129,46 +138,81 @@ func (d *dnsMetrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector]: it reads the statistics of all clients, and sends the values of the
 // metrics to ch.
 func (d *dnsMetrics) Collect(ch chan<- prometheus.Metric) {
-	d.mu.Lock()
-	clients := d.clients[:len(d.clients):len(d.clients)]
-	d.mu.Unlock()
-	type id struct{ client, host string }
-	values := make([]map[id]float64, len(d.metrics))
-	for i := range values {
-		values[i] = make(map[id]float64)
+	for one, v := range d.readValues() {
+		m, labels := &d.metrics[one.metric], []string{one.client}
+		if m.upstream != nil {
+			labels = append(labels, one.host)
+		}
+		ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
 	}
-	for _, c := range clients {
+}
+
+// readValues reads the statistics of all clients, and returns the values of all series.
+func (d *dnsMetrics) readValues() map[dnsSeries]float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	values := make(map[dnsSeries]float64)
+	for n, c := range d.clients {
 		s := c.Stats()
 		name := observe.KeyInfo{Client: s.Name}.Printable().Client
-		for i, m := range d.metrics {
-			set := func(host string, v float64) {
-				me := id{name, host}
-				if m.largest {
-					values[i][me] = max(values[i][me], v)
-				} else {
-					values[i][me] += v
-				}
+		counters := make(map[dnsSeries]float64)
+		d.eachValue(&s, func(metric int, host string, v float64) {
+			me := dnsSeries{metric, name, host}
+			switch m := &d.metrics[metric]; {
+			case m.kind == prometheus.CounterValue:
+				counters[me] += v
+			case m.largest:
+				values[me] = max(values[me], v)
+			default:
+				values[me] += v
 			}
-			switch {
-			case m.client != nil:
-				set("", m.client(&s))
-			case m.upstream != nil:
-				for j := range s.Upstreams {
-					u := &s.Upstreams[j]
-					set(observe.KeyInfo{Host: u.Upstream}.Printable().Host, m.upstream(u))
-				}
-			case s.Cache != nil:
-				set("", m.cache(s.Cache))
-			}
+		})
+		for me, v := range counters {
+			values[me] += v
+		}
+		d.retainCounters(n, counters)
+	}
+	for me, v := range d.retained {
+		if _, exists := values[me]; exists {
+			values[me] += v
+		} else {
+			delete(d.retained, me)
 		}
 	}
+	return values
+}
+
+// eachValue calls add for each value that the statistics s of a client contain. The argument host is the label of an
+// upstream, or "".
+func (d *dnsMetrics) eachValue(s *observe.DNSStats, add func(metric int, host string, v float64)) {
 	for i, m := range d.metrics {
-		for me, v := range values[i] {
-			labels := []string{me.client}
-			if m.upstream != nil {
-				labels = append(labels, me.host)
+		switch {
+		case m.client != nil:
+			add(i, "", m.client(s))
+		case m.upstream != nil:
+			for j := range s.Upstreams {
+				u := &s.Upstreams[j]
+				add(i, observe.KeyInfo{Host: u.Upstream}.Printable().Host, m.upstream(u))
 			}
-			ch <- prometheus.MustNewConstMetric(m.desc, m.kind, v, labels...)
+		case s.Cache != nil:
+			add(i, "", m.cache(s.Cache))
 		}
 	}
+}
+
+// retainCounters replaces the latest counters of client n. Counters that are missing now, or start again at 0, are
+// added to retained: Prometheus would take a lower sum for a restart of all clients. The caller must hold mu.
+func (d *dnsMetrics) retainCounters(n int, counters map[dnsSeries]float64) {
+	for len(d.counters) <= n {
+		d.counters = append(d.counters, nil)
+	}
+	for me, before := range d.counters[n] {
+		if now, exists := counters[me]; !exists || now < before {
+			if d.retained == nil {
+				d.retained = make(map[dnsSeries]float64)
+			}
+			d.retained[me] += before
+		}
+	}
+	d.counters[n] = counters
 }

@@ -136,6 +136,46 @@ hedge_dns_round_trip_seconds{client="shop",host="udp://192.0.2.2:53"} 0
 `), "hedge_dns_cache_entries", "hedge_dns_questions_total", "hedge_dns_round_trip_seconds"))
 }
 
+func TestCollectorKeepsCountersOfForgottenUpstreams(t *testing.T) {
+	c := hedgeprom.New()
+	one, other := newResolver("shop"), newResolver("shop")
+	c.AddDNS(one)
+	c.AddDNS(other)
+	assertQueries := func(series string) {
+		t.Helper()
+		assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP hedge_dns_queries_total Queries sent to the upstream, for any reason.
+# TYPE hedge_dns_queries_total counter
+`+series), "hedge_dns_queries_total"))
+	}
+	all := one.Upstreams
+	assertQueries(`
+hedge_dns_queries_total{client="shop",host="udp://192.0.2.1:53"} 80
+hedge_dns_queries_total{client="shop",host="udp://192.0.2.2:53"} 18
+`)
+	one.Upstreams = nil
+	other.Upstreams[0].Queries++
+	for range 2 {
+		assertQueries(`
+hedge_dns_queries_total{client="shop",host="udp://192.0.2.1:53"} 81
+hedge_dns_queries_total{client="shop",host="udp://192.0.2.2:53"} 18
+`)
+	}
+	one.Upstreams = all
+	one.Upstreams[0].Queries = 1 // it counts from 0 again
+	other.Upstreams = other.Upstreams[:1]
+	one.Upstreams = one.Upstreams[:1]
+	assertQueries(`
+hedge_dns_queries_total{client="shop",host="udp://192.0.2.1:53"} 82
+`)
+	one.Upstreams, other.Upstreams = nil, nil
+	assert.Zero(t, testutil.CollectAndCount(c, "hedge_dns_queries_total"))
+	one.Upstreams = all[:1]
+	assertQueries(`
+hedge_dns_queries_total{client="shop",host="udp://192.0.2.1:53"} 1
+`)
+}
+
 func TestCollectorAcceptsAnyNameOfDNSClient(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"job": "web"}))
 	r := newResolver("shop\xff\x00")
