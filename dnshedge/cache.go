@@ -95,6 +95,7 @@ type Cache struct {
 	once  sync.Once
 	store *otter.Cache[uint64, *entry] // by the hash of the key
 	seed  maphash.Seed                 // random, so that clients cannot construct keys with the same hash
+	id    uint64                       // number of the Cache in this process, from 1
 	clock sleepAwareClock              // starts when the cache is first used
 
 	systemChanges atomic.Uint32 // number of times that the system's servers have changed
@@ -155,10 +156,13 @@ type entry struct {
 	noRefreshUntil      atomic.Int64  // in nanoseconds since the epoch
 }
 
+// cacheCount is the number of Caches that have been used in this process.
+var cacheCount atomic.Uint64
+
 // init creates the empty store of the Cache, unless it exists. Each method that uses the store calls init first.
 func (c *Cache) init() {
 	c.once.Do(func() {
-		c.seed = maphash.MakeSeed()
+		c.seed, c.id = maphash.MakeSeed(), cacheCount.Add(1)
 		c.clock.epoch = time.Now()
 		sizeInBytes := func(_ uint64, e *entry) uint32 { // an estimate; TestCacheStaysWithinMaxBytes measures the constant
 			n := 380 + len(e.question)

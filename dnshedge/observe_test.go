@@ -487,6 +487,19 @@ func TestObserversMustNotBeNil(t *testing.T) {
 	c.SetEnabled(false) // does nothing
 }
 
+func TestStatsIdentifySharedCache(t *testing.T) {
+	shared := new(dnshedge.Cache)
+	id := func(cache *dnshedge.Cache) uint64 {
+		c := &dnshedge.Client{Cache: cache}
+		defer c.Close()
+		return c.Stats().Cache.ID
+	}
+	first := id(shared)
+	assert.NotZero(t, first)
+	assert.Equal(t, first, id(shared))
+	assert.NotEqual(t, first, id(new(dnshedge.Cache)))
+}
+
 func TestStatsHaveJSONNames(t *testing.T) {
 	b, err := json.Marshal(dnshedge.Stats{Upstreams: []dnshedge.UpstreamStats{{}}, Cache: new(observe.DNSCacheStats)})
 	require.NoError(t, err)

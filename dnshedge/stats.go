@@ -35,7 +35,8 @@ func (c *Client) Stats() Stats {
 	}
 	slices.SortFunc(s.Upstreams, func(a, b UpstreamStats) int { return strings.Compare(a.Upstream, b.Upstream) })
 	if c.Cache != nil {
-		s.Cache = &observe.DNSCacheStats{Entries: c.Cache.Len(), Bytes: c.Cache.Bytes(), MaxBytes: c.Cache.maxBytes()}
+		c.Cache.init()
+		s.Cache = &observe.DNSCacheStats{ID: c.Cache.id, Entries: c.Cache.Len(), Bytes: c.Cache.Bytes(), MaxBytes: c.Cache.maxBytes()}
 	}
 	return s
 }

@@ -17,7 +17,7 @@ type DNSClient interface{ Stats() observe.DNSStats }
 // AddDNS exports the statistics of a DNS client, its cache and its upstreams. They are read from the client on each
 // collection, and are independent of the events that the Collector receives as an Observer of the client.
 //
-// If several clients have the same Name, counters and sizes are summed. For
+// If several clients have the same Name, counters and sizes are summed, but a cache that they share counts once. For
 // states, times and ratios, the largest value is exported. A sum of counters does not decrease when one of the clients
 // forgets an upstream or is closed. Adding a client again has no effect. AddDNS panics if client is nil.
 func (c *Collector) AddDNS(client DNSClient) {
@@ -151,10 +151,17 @@ func (d *dnsMetrics) Collect(ch chan<- prometheus.Metric) {
 func (d *dnsMetrics) readValues() map[dnsSeries]float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	values := make(map[dnsSeries]float64)
+	values, caches := make(map[dnsSeries]float64), make(map[clientCache]bool)
 	for n, c := range d.clients {
 		s := c.Stats()
 		name := observe.KeyInfo{Client: s.Name}.Printable().Client
+		if k := s.Cache; k != nil && k.ID != 0 {
+			if me := (clientCache{name, k.ID}); caches[me] {
+				s.Cache = nil // it was counted with another client
+			} else {
+				caches[me] = true
+			}
+		}
 		counters := make(map[dnsSeries]float64)
 		d.eachValue(&s, func(metric int, host string, v float64) {
 			me := dnsSeries{metric, name, host}
@@ -180,6 +187,12 @@ func (d *dnsMetrics) readValues() map[dnsSeries]float64 {
 		}
 	}
 	return values
+}
+
+// A clientCache identifies a cache that clients of the same name may share.
+type clientCache struct {
+	client string
+	id     uint64
 }
 
 // eachValue calls add for each value that the statistics s of a client contain. The argument host is the label of an

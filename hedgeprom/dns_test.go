@@ -176,6 +176,28 @@ hedge_dns_queries_total{client="shop",host="udp://192.0.2.1:53"} 1
 `)
 }
 
+func TestCollectorCountsSharedDNSCacheOnce(t *testing.T) {
+	c := hedgeprom.New()
+	for _, id := range []uint64{1, 1, 2, 0, 0} { // 0: unknown
+		r := newResolver("shop")
+		r.Cache.ID = id
+		c.AddDNS(r)
+	}
+	r := newResolver("search")
+	r.Cache.ID = 1
+	c.AddDNS(r)
+	assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(`
+# HELP hedge_dns_cache_bytes Memory that the cache takes, estimated.
+# TYPE hedge_dns_cache_bytes gauge
+hedge_dns_cache_bytes{client="search"} 5000
+hedge_dns_cache_bytes{client="shop"} 20000
+# HELP hedge_dns_questions_total Questions asked of the client.
+# TYPE hedge_dns_questions_total counter
+hedge_dns_questions_total{client="search"} 100
+hedge_dns_questions_total{client="shop"} 500
+`), "hedge_dns_cache_bytes", "hedge_dns_questions_total"))
+}
+
 func TestCollectorAcceptsAnyNameOfDNSClient(t *testing.T) {
 	c := hedgeprom.New(hedgeprom.WithConstLabels(prometheus.Labels{"job": "web"}))
 	r := newResolver("shop\xff\x00")

@@ -60,6 +60,9 @@ type DNSLookup struct {
 
 // DNSCacheStats is the fill level of the response cache of a dnshedge.Client.
 type DNSCacheStats struct {
+	// ID is the number of the cache in this process. Clients that share a cache have the same number. 0: unknown.
+	ID uint64 `json:"-"`
+
 	Entries  int   `json:"entries"`   // cached responses; approximate while the cache changes
 	Bytes    int64 `json:"bytes"`     // estimated size of the entries
 	MaxBytes int64 `json:"max_bytes"` // limit of Bytes
