@@ -491,7 +491,9 @@ func TestStatsIdentifySharedCache(t *testing.T) {
 	shared := new(dnshedge.Cache)
 	id := func(cache *dnshedge.Cache) uint64 {
 		c := &dnshedge.Client{Cache: cache}
-		defer c.Close()
+		assert.False(t, c.Stats().Closed)
+		require.NoError(t, c.Close())
+		assert.True(t, c.Stats().Closed)
 		return c.Stats().Cache.ID
 	}
 	first := id(shared)

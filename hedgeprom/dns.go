@@ -18,8 +18,11 @@ type DNSClient interface{ Stats() observe.DNSStats }
 // collection, and are independent of the events that the Collector receives as an Observer of the client.
 //
 // If several clients have the same Name, counters and sizes are summed, but a cache that they share counts once. For
-// states, times and ratios, the largest value is exported. A sum of counters does not decrease when one of the clients
-// forgets an upstream or is closed. Adding a client again has no effect. AddDNS panics if client is nil.
+// states, times and ratios, the largest value is exported. Adding a client again has no effect. AddDNS panics if client is
+// nil.
+//
+// A client that was closed is removed. A sum of counters does not decrease when one of the clients forgets an upstream or
+// is closed.
 func (c *Collector) AddDNS(client DNSClient) {
 	if isNil(client) {
 		panic("hedgeprom: AddDNS: client is nil")
@@ -27,6 +30,7 @@ func (c *Collector) AddDNS(client DNSClient) {
 	c.dns.mu.Lock()
 	defer c.dns.mu.Unlock()
 	c.dns.clients = appendIfNew(c.dns.clients, client)
+	c.dns.counters = append(c.dns.counters, make([]map[dnsSeries]float64, len(c.dns.clients)-len(c.dns.counters))...)
 }
 
 // isNil reports whether v is a nil interface or contains a nil pointer.
@@ -152,8 +156,13 @@ func (d *dnsMetrics) readValues() map[dnsSeries]float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	values, caches := make(map[dnsSeries]float64), make(map[clientCache]bool)
-	for n, c := range d.clients {
-		s := c.Stats()
+	for n := 0; n < len(d.clients); n++ {
+		s := d.clients[n].Stats()
+		if s.Closed {
+			d.removeClient(n)
+			n--
+			continue
+		}
 		name := observe.KeyInfo{Client: s.Name}.Printable().Client
 		if k := s.Cache; k != nil && k.ID != 0 {
 			if me := (clientCache{name, k.ID}); caches[me] {
@@ -216,9 +225,6 @@ func (d *dnsMetrics) eachValue(s *observe.DNSStats, add func(metric int, host st
 // retainCounters replaces the latest counters of client n. Counters that are missing now, or start again at 0, are
 // added to retained: Prometheus would take a lower sum for a restart of all clients. The caller must hold mu.
 func (d *dnsMetrics) retainCounters(n int, counters map[dnsSeries]float64) {
-	for len(d.counters) <= n {
-		d.counters = append(d.counters, nil)
-	}
 	for me, before := range d.counters[n] {
 		if now, exists := counters[me]; !exists || now < before {
 			if d.retained == nil {
@@ -228,4 +234,10 @@ func (d *dnsMetrics) retainCounters(n int, counters map[dnsSeries]float64) {
 		}
 	}
 	d.counters[n] = counters
+}
+
+// removeClient removes client n, and retains its latest counters. The caller must hold mu.
+func (d *dnsMetrics) removeClient(n int) {
+	d.retainCounters(n, nil)
+	d.clients, d.counters = slices.Delete(d.clients, n, n+1), slices.Delete(d.counters, n, n+1)
 }

@@ -1,6 +1,8 @@
 package hedgeprom_test
 
 import (
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -174,6 +176,45 @@ hedge_dns_queries_total{client="shop",host="udp://192.0.2.1:53"} 82
 	assertQueries(`
 hedge_dns_queries_total{client="shop",host="udp://192.0.2.1:53"} 1
 `)
+}
+
+func TestCollectorRemovesClosedDNSClient(t *testing.T) {
+	c := hedgeprom.New()
+	old := newResolver("shop")
+	c.AddDNS(old)
+	assertQuestions := func(want int) {
+		t.Helper()
+		assert.NoError(t, testutil.CollectAndCompare(c, strings.NewReader(fmt.Sprintf(`
+# HELP hedge_dns_cache_entries Answers in the cache.
+# TYPE hedge_dns_cache_entries gauge
+hedge_dns_cache_entries{client="shop"} 30
+# HELP hedge_dns_questions_total Questions asked of the client.
+# TYPE hedge_dns_questions_total counter
+hedge_dns_questions_total{client="shop"} %d
+`, want)), "hedge_dns_cache_entries", "hedge_dns_questions_total"))
+	}
+	assertQuestions(100)
+	gone := make(chan struct{})
+	runtime.AddCleanup(old, func(gone chan struct{}) { close(gone) }, gone)
+	old.Closed = true
+	next := newResolver("shop")
+	c.AddDNS(next)
+	assertQuestions(200)
+	c.AddDNS(old)
+	assertQuestions(200)
+	old = nil
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-gone:
+			assertQuestions(200)
+			next.Closed = true
+			assert.Zero(t, testutil.CollectAndCount(c), "the last client of the name")
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	t.Error("the Collector keeps a closed client")
 }
 
 func TestCollectorCountsSharedDNSCacheOnce(t *testing.T) {

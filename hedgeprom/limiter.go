@@ -16,6 +16,9 @@ type Limiter interface {
 // AddLimiter exports the statistics of the Limiter of a server. They are read from the Limiter on each collection. If
 // several Limiters have the same name, their values are summed. Adding a Limiter again has no effect. AddLimiter panics
 // if l is nil.
+//
+// The Collector keeps the Limiter and its series for as long as it exists. So a program should make Limiters once, and not
+// with each change of its configuration.
 func (c *Collector) AddLimiter(l Limiter) {
 	if isNil(l) {
 		panic("hedgeprom: AddLimiter: Limiter is nil")

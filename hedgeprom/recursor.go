@@ -19,6 +19,9 @@ type Resolver interface{ Stats() observe.RecursorStats }
 //
 // If several recursors have the same Name, values are summed; for times, the largest value is exported. Adding a
 // recursor again has no effect. AddRecursor panics if r is nil.
+//
+// The Collector keeps the recursor and its series for as long as it exists. So a program should make recursors once, and not
+// with each change of its configuration.
 func (c *Collector) AddRecursor(r Resolver) {
 	if isNil(r) {
 		panic("hedgeprom: AddRecursor: Resolver is nil")

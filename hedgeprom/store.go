@@ -19,6 +19,9 @@ type RangeStore interface{ Stats() observe.StoreStats }
 //
 // If several stores have the same name, values are summed; for times, the largest value is exported. Adding a store
 // again with the same name has no effect. AddStore panics if s is nil.
+//
+// The Collector keeps the store and its series for as long as it exists. So a program should make stores once, and not
+// with each change of its configuration.
 func (c *Collector) AddStore(name string, s RangeStore) {
 	if isNil(s) {
 		panic("hedgeprom: AddStore: RangeStore is nil")

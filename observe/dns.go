@@ -8,6 +8,7 @@ type DNSStats struct {
 	Name    string `json:"name,omitempty"`   // Name of the dnshedge.Client
 	Enabled bool   `json:"enabled"`          // false: hedging is disabled by SetEnabled, Hedge.Off or the environment
 	Shadow  bool   `json:"shadow,omitempty"` // true in shadow mode: hedges are only counted
+	Closed  bool   `json:"closed,omitempty"` // true after Close of the dnshedge.Client
 
 	Queries   int64 `json:"queries"`   // DNS questions from callers
 	Hits      int64 `json:"hits"`      // questions answered from the cache
