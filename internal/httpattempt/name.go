@@ -15,9 +15,13 @@ import (
 func HostName(scheme, host string) string {
 	canonical, ascii := !strings.HasPrefix(host, "["), true
 	for i := range len(host) {
-		c := host[i]
-		ascii = ascii && c < utf8.RuneSelf
-		canonical = canonical && !(c >= 'A' && c <= 'Z' || c == '.' && (i == len(host)-1 || host[i+1] == ':'))
+		switch c := host[i]; {
+		case c >= 'a' && c <= 'z': // most bytes; the other cases are slower
+		case c >= 'A' && c <= 'Z', c == '.' && (i == len(host)-1 || host[i+1] == ':'):
+			canonical = false
+		case c >= utf8.RuneSelf:
+			ascii = false
+		}
 	}
 	if !ascii {
 		if name, ok := toASCII(host); ok {
