@@ -140,15 +140,15 @@ func isSingleUseCredential(credentials string) bool {
 // nonce.
 func hasNonce(params string) bool {
 	for {
-		name, rest, ok := strings.Cut(params, "=")
-		if !ok {
+		end := strings.IndexByte(params, '=')
+		if end < 0 {
 			return false
 		}
-		name = strings.TrimRight(name, " \t")
+		name := strings.TrimRight(params[:end], " \t")
 		if isNonce(unescapeName(name[strings.LastIndexAny(name, separators)+1:])) {
 			return true
 		}
-		params = rest
+		params = params[end+1:]
 	}
 }
 
@@ -209,7 +209,13 @@ func unescapeName(name string) string {
 //   - a one-time password (RFC 6238, section 5.2);
 //   - a token request by GET: a grant_type (RFC 6749, section 4) or WeChat's js_code.
 func isSingleUse(u *url.URL) bool {
-	if hasNonce(u.RawQuery) || hasNonce(u.Path) || hasNonce(u.Opaque) {
+	if hasNonce(u.Path) {
+		return true
+	}
+	if u.RawQuery == "" && u.Opaque == "" { // most URLs
+		return false
+	}
+	if hasNonce(u.RawQuery) || hasNonce(u.Opaque) {
 		return true
 	}
 	query := u.RawQuery
