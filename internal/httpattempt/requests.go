@@ -81,7 +81,11 @@ func (r *Requests) PreparePrimary(req *http.Request, hedgeable, guarded bool) *r
 		p = new(ownedPrimary)
 	}
 	p.url = *req.URL
-	p.request = *req.WithContext(&p.Attempt)
+	if guarded {
+		p.request = *req // AttemptRequest sets the context
+	} else {
+		p.request = *req.WithContext(&p.Attempt)
+	}
 	p.request.URL, p.request.Header = &p.url, r.snapshot.newHeader(0)
 	CloneForms(&p.request)
 	r.primary = &p.primary
