@@ -202,6 +202,9 @@ func headerSize(reason string, header textproto.MIMEHeader) int64 {
 	return int64(size)
 }
 
+// ReportsConn reports whether the RoundTripper of the attempt has called one of the hooks of l, see [loser.Guard].
+func (l *ConnTrace) ReportsConn() bool { return l.guard.ReportsConn() }
+
 // RecordReturn records that the RoundTrip of the attempt has returned, which ends a delay of its cancellation. It returns
 // the time that the set-up of a new connection took, or 0 if the connection was reused.
 func (l *ConnTrace) RecordReturn() time.Duration {

@@ -75,15 +75,12 @@ func (c *call) Attempt(a *race.Attempt, n int) (*http.Response, error) {
 	// An attempt that fails with ErrLost and has not lost was hit by the cancellation of another request on its connection, see [httpattempt.ConnTrace].
 	// RoundTrippers that call the hooks of httptrace prevent that; with other RoundTrippers, the attempt is sent again. It yields first, because otherwise
 	// it may get the connection of another attempt that is about to be cancelled.
-	for resends := 0; resends < maxResends && errors.Is(err, race.ErrLost) && a.Err() == nil; resends++ {
+	for resends := 0; resends < maxResends && err != nil && errors.Is(err, race.ErrLost) && a.Err() == nil; resends++ {
 		runtime.Gosched()
 		r, resp, err = c.sendAttempt(a, n)
 	}
 	if err == nil && !c.attempts[n].endpoint.IsOtherEndpoint() {
 		c.recordHostFeatures(c.Key, resp, n > 0)
-		if loser.ReportsConn(a) && !c.callsTraceHooks(n) {
-			c.Key.Features.Or(c.connReportFlag(n))
-		}
 	}
 	err = c.classifyResponse(r, resp, err, n)
 	c.attempts[n].endpoint.RecordResult(err == nil || err == race.ErrAnswer, err == race.ErrRefused || a.Err() != nil)
@@ -112,6 +109,9 @@ func (c *call) sendAttempt(a *race.Attempt, n int) (*http.Request, *http.Respons
 	}
 	if n > 0 && err == nil && resp.StatusCode == http.StatusServiceUnavailable && len(resp.Header[limit.RefusedHeader]) > 0 {
 		err = race.ErrRefused
+	}
+	if err == nil && trace != nil && trace.ReportsConn() && !c.callsTraceHooks(n) && !c.attempts[n].endpoint.IsOtherEndpoint() {
+		c.Key.Features.Or(c.connReportFlag(n))
 	}
 	return r, resp, err
 }

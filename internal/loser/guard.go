@@ -69,9 +69,9 @@ func guardOf(a *race.Attempt) *Guard {
 	return g
 }
 
-// ReportsConn reports whether the state of a's connection is known. This is so after net/http has called one of the hooks of
-// a's guard.
-func ReportsConn(a *race.Attempt) bool { return connState(a) != connUnknown }
+// ReportsConn reports whether the state of the attempt's connection is known. This is so after net/http has called one of the
+// hooks of g, or of the guard that g has replaced.
+func (g *Guard) ReportsConn() bool { return g.conn.Load() != connUnknown }
 
 // IsQueued reports whether the attempt a waits for a connection that another request uses. It is false if a new connection
 // is being made for a.

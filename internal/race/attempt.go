@@ -251,15 +251,16 @@ func (o *PrimaryContext) Value(key any) any {
 // SetGuard sets the guard, which can delay the cancellation of the attempt. It replaces an earlier guard.
 func (a *Attempt) SetGuard(g Guard) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.guard = g
+	a.mu.Unlock()
 }
 
 // Guard returns the guard of the attempt, or nil if there is none.
 func (a *Attempt) Guard() Guard {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.guard
+	g := a.guard
+	a.mu.Unlock()
+	return g
 }
 
 // Cancel cancels the attempt with the cause [ErrLost], as soon as the guard allows. It has no effect on a released attempt.
