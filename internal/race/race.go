@@ -715,17 +715,19 @@ func (r *Race[T]) awaitResult() Result[T] {
 	done, left, stays := r.Style.Primary.Context.Done(), false, r.Style.TryAbandon == nil
 	var hold *time.Timer
 	var until time.Time // time at which hold fires
+	defer func() {
+		if hold != nil {
+			hold.Stop()
+		}
+	}()
 	r.mu.Lock()
 	for !r.isSettled() && !left {
 		ended := done
 		if !r.primaryDone && stays {
 			ended = nil // the primary observes the end of the context itself, and returns its own error
 		}
-		if deadline := r.failureDeadline(); !deadline.Equal(until) { // a hedge has started or ended
-			if hold, until = nil, deadline; !until.IsZero() {
-				hold = time.NewTimer(time.Until(until))
-				defer hold.Stop()
-			}
+		if r.hedges != nil {
+			hold, until = r.updateFailureTimer(hold, until)
 		}
 		r.mu.Unlock()
 		gone, late := r.waitForWake(ended, hold)
@@ -745,6 +747,22 @@ func (r *Race[T]) awaitResult() Result[T] {
 		}
 	}
 	return r.endRace()
+}
+
+// updateFailureTimer returns the timer hold, which fires at the time until, or its replacement if a hedge has started or ended
+// since. A nil timer and a zero time mean that Run does not wait for hedges after a failure. The caller must hold mu.
+func (r *Race[T]) updateFailureTimer(hold *time.Timer, until time.Time) (*time.Timer, time.Time) {
+	deadline := r.failureDeadline()
+	if deadline.Equal(until) {
+		return hold, until
+	}
+	if hold != nil {
+		hold.Stop()
+	}
+	if deadline.IsZero() {
+		return nil, deadline
+	}
+	return time.NewTimer(time.Until(deadline)), deadline
 }
 
 // waitForWake waits for the first of three events: a call of wakeRun, the end of the caller's context, or the expiry of
@@ -786,8 +804,11 @@ func (r *Race[T]) endRace() Result[T] {
 		r.notReusable.Store(true)
 	}
 	r.stopTimer()
+	isHedged := r.hedges != nil
 	r.mu.Unlock()
-	r.detachAllBut(max(out.Winner, 0))
+	if isHedged { // otherwise the primary is the only attempt, and out refers to it
+		r.detachAllBut(max(out.Winner, 0))
+	}
 	if p, ok := out.Err.(*Panic); ok {
 		out.Attempt.Release() // the caller gets no Result, so it cannot release the attempt
 		p.Rethrow()
