@@ -131,16 +131,12 @@ func (c *Client) IneligibleReason(o race.Overrides, f policy.Eligibility) observ
 	return reason
 }
 
-// NestingMark returns the mark for the contexts of a hedged call. It prevents that nested calls to the same target are
-// hedged, too.
-//
-// The mark is call, the target of the hedged call. If this client never sends hedges, it is the zero value, because nested
-// calls may then be hedged.
-func (c *Client) NestingMark(call race.CallTarget) race.CallTarget {
-	if p := c.Policy.Config(); p.Shadow || p.MaxHedges == 0 || p.Share == 0 {
-		return race.CallTarget{}
-	}
-	return call
+// MarksNesting reports whether the contexts of hedged calls must carry a mark, the target of the call. The mark prevents that
+// nested calls to the same target are hedged, too. It is not needed if this client never sends hedges, because nested calls
+// may then be hedged.
+func (c *Client) MarksNesting() bool {
+	p := c.Policy.Config()
+	return !p.Shadow && p.MaxHedges != 0 && p.Share != 0
 }
 
 // EndCall records the outcome of a call that could be hedged, and updates the counters.

@@ -80,7 +80,10 @@ func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration)
 	s.primary.Context, s.cancel = context.WithCancelCause(args.ctx)
 	k := in.Policy.Lookup(in.keyName(args.ctx, args.callTarget))
 	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
-		s.mayHedge, s.primary.Call = true, in.NestingMark(args.callTarget)
+		s.mayHedge = true
+		if in.MarksNesting() {
+			s.primary.Call = args.callTarget
+		}
 	}
 	return s
 }

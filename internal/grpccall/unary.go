@@ -144,8 +144,8 @@ func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration) race.Re
 	style := &c.race.Style
 	c.schedule.SetDelays(delays, c.P99Latency())
 	style.Observer, style.Primary, style.Detach, style.FreshTimer = c.AttemptObserver(), &c.primary.Attempt, race.DetachHedges, c.IsInBubble()
-	if len(delays) > 0 {
-		c.primary.Call = c.client.NestingMark(c.args.callTarget)
+	if len(delays) > 0 && c.client.MarksNesting() {
+		c.primary.Call = c.args.callTarget
 	}
 	return c.race.Run(ctx, c, &c.schedule)
 }

@@ -263,7 +263,9 @@ func (c *call) sendHedged(req *http.Request) (*http.Response, error) {
 		c.configureRace()
 	}
 	style.Primary = c.requests.PreparePrimary(req, canHedge, c.guarded)
-	style.Primary.Call = c.client.NestingMark(c.callTarget(req))
+	if c.client.MarksNesting() {
+		style.Primary.Call = c.callTarget(req)
+	}
 	out := c.race.Run(req.Context(), c, schedule)
 	if c.hooks != nil && (out.Winner > 0 || out.Value == nil) {
 		c.hooks.Disable()
