@@ -312,7 +312,12 @@ func (c *Call) AttemptLatency(n int) time.Duration { return time.Since(c.start) 
 func (c *Call) IsAfterFailure(n int) bool { return c.flags.Load()&(flagAfterFailure<<n) != 0 }
 
 // SentHedges returns the number of hedges that were sent. The number can change until the race of the call is over.
-func (c *Call) SentHedges() int { return c.Hedges - bits.OnesCount32(c.flags.Load()&withdrawnHedges) }
+func (c *Call) SentHedges() int {
+	if c.Hedges == 0 {
+		return 0
+	}
+	return c.Hedges - bits.OnesCount32(c.flags.Load()&withdrawnHedges)
+}
 
 // Ended implements [race.Op]. It records that one admitted hedge is no longer in flight.
 func (c *Call) Ended(int) { c.Key.HedgeEnded() }
@@ -329,19 +334,20 @@ func (c *Call) End(o Outcome) (shadowWon bool) {
 	if !o.Answered {
 		gone = c.ctx.Err()
 	}
-	saved, shadowWon := c.Key.RecordCall(c.start.Add(took), Result{
+	hedgeWon := o.hedgeWon()
+	saved, shadowWon := c.Key.recordResult(c.start.Add(took), &Result{
 		Latency:           took - o.Setup,
 		Waited:            took - c.startedBefore,
 		Answered:          o.Answered,
 		LatencyUnknown:    o.LatencyUnknown,
 		Abandoned:         gone != nil,
-		Canceled:          errors.Is(gone, context.Canceled),
+		Canceled:          gone != nil && errors.Is(gone, context.Canceled),
 		Hedges:            c.SentHedges(),
 		ReachedFirstDelay: c.progress >= reachedFirstDelay,
 		HasSlowMarker:     c.schedule != nil && c.schedule.slowMarkerIndex >= 0,
 		Slow:              c.progress == reachedSlowMarker,
-		HedgeWon:          o.hedgeWon(),
-		WonAfterFailure:   o.hedgeWon() && c.IsAfterFailure(o.Winner),
+		HedgeWon:          hedgeWon,
+		WonAfterFailure:   hedgeWon && c.IsAfterFailure(o.Winner),
 		PredictedHedgeEnd: c.predictedHedgeEnd,
 	})
 	if c.notifier() != nil {

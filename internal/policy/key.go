@@ -247,9 +247,9 @@ func (k *Key) denyAdmission(a admission) observe.Reason {
 	return None
 }
 
-// recordResult passes the result of a call to the checks that learn from results. It calls each check directly, because a list
+// updateSafetyChecks passes the result of a call to the checks that learn from results. It calls each check directly, because a list
 // of interfaces would cost a few nanoseconds per call. The caller must hold mu.
-func (k *Key) recordResult(r *Result) {
+func (k *Key) updateSafetyChecks(r *Result) {
 	k.safetyChecks.outage.record(r)
 	k.safetyChecks.pushback.record(r)
 	k.safetyChecks.winRate.record(r)

@@ -17,9 +17,14 @@ import (
 //
 // RecordCall makes schedules and reports changes after it has unlocked mu, so that other calls do not wait.
 func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWon bool) {
+	return k.recordResult(now, &r)
+}
+
+// recordResult implements RecordCall. It does not keep r.
+func (k *Key) recordResult(now time.Time, r *Result) (saved time.Duration, shadowWon bool) {
 	index := sketch.Index(r.Latency)
 	k.mu.Lock()
-	saved, shadowWon = k.recordCall(now, &r, index)
+	saved, shadowWon = k.recordCall(now, r, index)
 	isDue, report := k.latency.newCalls >= k.latency.dueCalls, k.engine.setup.Changed
 	var changes []Change
 	if report != nil {
@@ -27,7 +32,7 @@ func (k *Key) RecordCall(now time.Time, r Result) (saved time.Duration, shadowWo
 	}
 	k.mu.Unlock()
 	if k.experiment.isAudited() {
-		k.experiment.endCall(now, &r)
+		k.experiment.endCall(now, r)
 	}
 	if isDue && k.scheduleMu.TryLock() { // otherwise another call makes the schedule
 		k.updateSchedule(now)
@@ -65,7 +70,7 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 			k.safetyChecks.winRate.wins++
 		}
 	}
-	k.recordResult(r)
+	k.updateSafetyChecks(r)
 	if isKnown {
 		k.latency.window.AddIndex(now, index)
 		k.latency.newCalls++
