@@ -99,7 +99,7 @@ func RemainingDelays(delays []time.Duration, ago time.Duration) []time.Duration 
 type TypeCache struct{ last atomic.Pointer[messageTypes] }
 
 // A messageTypes holds the types of a request and a reply with generated code. For these types, the obstacles depend
-// only on the types and the call options.
+// only on the types and the call options, unless the program has replaced grpc's default codec.
 type messageTypes struct {
 	request, reply       reflect.Type
 	replyMessage         protoreflect.MessageType // creates new replies
@@ -110,7 +110,7 @@ type messageTypes struct {
 // and reply have the cached types. The caller must pass a zero CallTemplate.
 func (k *TypeCache) FillTemplate(p *CallTemplate, request, reply any, opts []grpc.CallOption) Obstacle {
 	if last := k.last.Load(); last != nil && last.request == reflect.TypeOf(request) && last.reply == reflect.TypeOf(reply) &&
-		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && AreOptionsCloneable(opts) && !choosesCodec(opts) {
+		!reflect.ValueOf(request).IsNil() && !reflect.ValueOf(reply).IsNil() && AreOptionsCloneable(opts) && !haveCodecOption(opts) {
 		p.Request.message, p.Request.kind, p.ReplyType.message = request, protoMessage, last.replyMessage
 		p.Request.sharesMemory = last.requestContainsReply || request == reply
 		return None
@@ -120,6 +120,7 @@ func (k *TypeCache) FillTemplate(p *CallTemplate, request, reply any, opts []grp
 		return o
 	}
 	_, generated := p.ReplyType.message.(*protoimpl.MessageInfo)
+	generated = generated && !isDefaultCodecReplaced()
 	if _, both := request.(proto.Message).ProtoReflect().Type().(*protoimpl.MessageInfo); both && generated {
 		k.last.Store(&messageTypes{reflect.TypeOf(request), reflect.TypeOf(reply), p.ReplyType.message, canContain(request, reply)})
 	}

@@ -72,7 +72,18 @@ func isCommonOption(o grpc.CallOption) bool {
 // content of a reply, and may write to memory that the reply refers to. The caller must have checked that the options
 // are cloneable.
 func choosesCodec(opts []grpc.CallOption) bool {
-	return isDefaultCodecReplaced() || slices.ContainsFunc(opts, func(o grpc.CallOption) bool { return !isCommonOption(o) && optionTypeOf(o).output == codecChoice })
+	return isDefaultCodecReplaced() || haveCodecOption(opts)
+}
+
+// haveCodecOption reports whether one of the options chooses the codec of the reply. The caller must have checked that the
+// options are cloneable.
+func haveCodecOption(opts []grpc.CallOption) bool {
+	for _, o := range opts {
+		if !isCommonOption(o) && optionTypeOf(o).output == codecChoice {
+			return true
+		}
+	}
+	return false
 }
 
 // optionTypeOf returns the optionType for the type of o, from the cache if possible.
