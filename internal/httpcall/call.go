@@ -168,8 +168,11 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	facts.Hedge = h.Hedge
 	facts.IsNested = o.Parent.HTTP && req.URL != nil && o.Parent == race.CallTarget{HTTP: true, Target: httpattempt.HostName(req.URL.Scheme, req.URL.Host)}
 	facts.NotRepeatable = !httpattempt.IsRepeatable(req, h, settings.MaxReplayBytes, c.firstByte)
-	if !o.Allow && !c.route.Hedgeable && facts.Reason(o) == policy.None {
-		facts.Unsafe = !t.options.isSafeToRepeat(req)
+	if facts.Reason(o) == policy.None {
+		if o.Allow || c.route.Hedgeable || t.options.isSafeToRepeat(req) {
+			return policy.None
+		}
+		facts.Unsafe = true
 	}
 	return t.IneligibleReason(o, facts)
 }
