@@ -51,6 +51,7 @@ type Call struct {
 // Further bits of Call.flags.
 const (
 	flagAfterFailure = 1 << 8  // times 1<<n: the failure of another attempt has started hedge n
+	flagInBubble     = 1 << 30 // the call started before its engine was made, see IsInBubble
 	flagRescheduled  = 1 << 31 // set by MarkRescheduled
 	withdrawnHedges  = flagAfterFailure - 1
 )
@@ -127,13 +128,17 @@ func (c *Call) notifier() *observers.Notifier { return c.Key.engine.setup.Notifi
 // initialize prepares c for a call on k that starts now. It assigns fields one by one, because assigning the whole struct is
 // slower during garbage collection.
 func (c *Call) initialize(ctx context.Context, k *Key) {
-	c.ctx, c.Key, c.start, c.schedule, c.startedBefore = ctx, k, k.engine.now(), nil, 0
+	start, age := k.engine.now()
+	c.ctx, c.Key, c.start, c.schedule, c.startedBefore = ctx, k, start, nil, 0
 	c.progress, c.predictedHedgeEnd, c.Denied = reachedNothing, 0, None
 	if c.Hedges > 0 {
 		c.Hedges, c.attemptStarts = 0, [1 + race.MaxHedges]time.Duration{}
 	}
 	if c.flags.Load() != 0 {
 		c.flags.Store(0)
+	}
+	if age < 0 {
+		c.flags.Store(flagInBubble)
 	}
 }
 
@@ -158,8 +163,7 @@ func (c *Call) RaceSchedule() *race.FixedSchedule {
 //
 // The fake clock of a bubble starts in the year 2000. So a call that starts before its engine was made must be in a bubble.
 func (c *Call) IsInBubble() bool {
-	e := c.Key.engine
-	return e.inBubble || c.start.Before(e.startedAt)
+	return c.Key.engine.inBubble || c.flags.Load()&flagInBubble != 0
 }
 
 // SetStart moves the start of the call back to the time start. It is for a call whose primary was sent before Begin. It must

@@ -108,10 +108,13 @@ func (e *Engine) advanceAge(now time.Time) int64 {
 // ageDuration returns the engine's age as a duration.
 func (e *Engine) ageDuration() time.Duration { return time.Duration(e.age.Load()) * time.Millisecond }
 
-// now returns the current time by the clock of the engine. This clock starts at the time of day at which the engine was
-// made, and ignores later changes of the system clock. Therefore it must only be used to measure durations. Reading it takes
-// half as long as time.Now.
-func (e *Engine) now() time.Time { return e.startedAt.Add(time.Since(e.startedAt)) }
+// now returns the current time by the clock of the engine, and the time since the engine was made. This clock starts at the
+// time of day at which the engine was made, and ignores later changes of the system clock. Therefore it must only be used to
+// measure durations. Reading it takes half as long as time.Now.
+func (e *Engine) now() (now time.Time, age time.Duration) {
+	age = time.Since(e.startedAt)
+	return e.startedAt.Add(age), age
+}
 
 // engineTime converts a result of time.Now to the clock of the engine, see the method now.
 func (e *Engine) engineTime(now time.Time) time.Time { return e.startedAt.Add(now.Sub(e.startedAt)) }
