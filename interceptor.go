@@ -122,7 +122,7 @@ func NewUnaryClientInterceptor(opts ...GRPCOption) grpc.UnaryClientInterceptor {
 // grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeInitialized()
-	return in.calls.InterceptUnary
+	return in.calls.UnaryInterceptor()
 }
 
 // Stream returns an interceptor that hedges server-streaming calls until their first message. Client-streaming and

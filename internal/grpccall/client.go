@@ -39,8 +39,8 @@ type Options struct {
 	ServiceConfig *serviceconfig.Config                                   // service config of targets whose resolver sends none; nil: there is none
 }
 
-// A Client makes gRPC calls that may be hedged, over any number of connections. Its interceptors are InterceptUnary and
-// InterceptStream. It is safe for concurrent use.
+// A Client makes gRPC calls that may be hedged, over any number of connections. Its interceptors are the result of
+// UnaryInterceptor, and InterceptStream. It is safe for concurrent use.
 type Client struct {
 	*calls.Client
 	options       Options

@@ -16,11 +16,14 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// InterceptUnary is a [grpc.UnaryClientInterceptor]. It hedges calls that are eligible for hedging and slow.
-func (in *Client) InterceptUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	c := in.newCall(cc)
-	c.args.callTarget.Method, c.args.req, c.args.reply, c.args.invoker, c.args.opts = method, req, reply, invoker, opts
-	return in.makeCall(ctx, c)
+// UnaryInterceptor returns an interceptor that hedges unary calls that are eligible for hedging and slow. It is a function
+// literal, because a method value would copy the arguments of each call once more.
+func (in *Client) UnaryInterceptor() grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		c := in.newCall(cc)
+		c.args.callTarget.Method, c.args.req, c.args.reply, c.args.invoker, c.args.opts = method, req, reply, invoker, opts
+		return in.makeCall(ctx, c)
+	}
 }
 
 // makeCall makes the call c, whose arguments must be set, and then frees c. It returns the status of the call.
@@ -57,8 +60,9 @@ func (c *unaryCall) sendHedged(ctx context.Context, m *methodRule, delay time.Du
 	if len(delays) > 0 && !c.snapshotRequest() {
 		delays = nil
 	}
-	out := c.runRace(ctx, delays)
-	err := c.deliverResult(out)
+	var out race.Result[error]
+	c.runRace(ctx, delays, &out)
+	err := c.deliverResult(&out)
 	c.freeCall()
 	return err
 }
@@ -92,8 +96,10 @@ func (c *unaryCall) applyRule(ctx context.Context, m *methodRule) {
 	if c.rule != m || m.throttled {
 		c.rule, c.throttle = m, m.throttleOf(c.args.callTarget.Target)
 	}
-	if opts, finish := grpcattempt.SplitFinishFuncs(c.args.opts); len(finish) > 0 {
-		c.args.opts, c.finishNotifier = opts, &grpcattempt.UnaryFinishNotifier{FinishNotifier: grpcattempt.FinishNotifier{Functions: finish}}
+	if len(c.args.opts) > 0 {
+		if opts, finish := grpcattempt.SplitFinishFuncs(c.args.opts); len(finish) > 0 {
+			c.args.opts, c.finishNotifier = opts, &grpcattempt.UnaryFinishNotifier{FinishNotifier: grpcattempt.FinishNotifier{Functions: finish}}
+		}
 	}
 	if name := c.client.keyName(ctx, c.args.callTarget); !c.Key.IsCurrent(name) {
 		c.Key = c.client.Policy.RouteKey(name, m.policy.BudgetPercent/100)
@@ -136,9 +142,9 @@ type hedgeResult struct {
 	deliver []func() // functions that copy header, trailer and peer to the caller's variables
 }
 
-// runRace runs a race of the primary and hedges that start after the given delays. After it has returned or panicked,
-// no hedge uses the caller's request, reply or options.
-func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration) race.Result[error] {
+// runRace runs a race of the primary and hedges that start after the given delays, and stores its result in out. After it
+// has returned or panicked, no hedge uses the caller's request, reply or options.
+func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration, out *race.Result[error]) {
 	defer c.releaseRequest()
 	c.primary = new(grpcattempt.Primary)
 	style := &c.race.Style
@@ -147,7 +153,7 @@ func (c *unaryCall) runRace(ctx context.Context, delays []time.Duration) race.Re
 	if len(delays) > 0 && c.client.MarksNesting() {
 		c.primary.Call = c.args.callTarget
 	}
-	return c.race.Run(ctx, c, &c.schedule)
+	*out = c.race.Run(ctx, c, &c.schedule)
 }
 
 // snapshotRequest encodes the request if the request may change during the call. A later interceptor in the chain may
@@ -171,7 +177,7 @@ func (c *unaryCall) releaseRequest() {
 
 // deliverResult copies the winner's reply, header, trailer and peer to the caller's variables. It records the outcome
 // of the call and returns the status for the caller.
-func (c *unaryCall) deliverResult(out race.Result[error]) error {
+func (c *unaryCall) deliverResult(out *race.Result[error]) error {
 	err := out.Value
 	if out.Winner > 0 {
 		h := &c.hedges[out.Winner]
@@ -222,8 +228,11 @@ func (c *unaryCall) callDeadline() grpcattempt.Deadline {
 // the status err and the given trailer. It also records pushback and the health of the connection.
 func (c *unaryCall) classifyAttempt(a *race.Attempt, n int, err error, trailer metadata.MD) error {
 	var deadline grpcattempt.Deadline
-	if err != nil {
+	switch {
+	case err != nil:
 		deadline = c.callDeadline()
+	case c.client.options.HedgeConns == nil: // nothing to record
+		return nil
 	}
 	return c.hedgedCall.classifyAttempt(a, n, err, trailer, deadline)
 }
