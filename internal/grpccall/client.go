@@ -164,12 +164,14 @@ func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *gr
 	facts := in.CountCall(o.Retry)
 	if !facts.SwitchedOff {
 		m = in.rules.ruleOf(in.configs.ConfigFor(c.Target), c.Method)
-		facts.IsNested = o.Parent == c
+		facts.IsNested = o.Parent.Method == c.Method && o.Parent == c
 		if facts.Excluded {
 			facts.Excluded = in.isExcluded(c.Method) || !in.Enabled() // a file may have replaced its exclusions and disabled the client
 		}
 		facts.RouteOff, facts.Unsafe = m.policy.Off, !m.hedgeable
-		delay = cmp.Or(o.Delay, m.policy.Delay)
+		if delay = o.Delay; delay == 0 {
+			delay = m.policy.Delay
+		}
 		if facts.Reason(o) == policy.None {
 			why := grpcattempt.OtherTarget
 			if in.options.HedgeConns.AllowsHedges(cc) {

@@ -158,7 +158,9 @@ func (c *call) checkEligibility(req *http.Request) observe.Reason {
 	if t.options.Routes != nil && req.URL != nil {
 		c.route = t.options.Routes.MatchRequest(req)
 	}
-	c.delay = cmp.Or(o.Delay, c.route.Delay)
+	if c.delay = o.Delay; c.delay == 0 {
+		c.delay = c.route.Delay
+	}
 	c.firstByte = c.route.FirstByte || t.options.FirstByte
 	facts.RouteOff = c.route.Off
 	if facts.Excluded {
