@@ -27,7 +27,7 @@ type signedZone struct {
 	// What a flaw changes. Nil changes nothing.
 	rekey func(z *signedZone)                         // the keys, once they are made, before they are signed
 	delve func(ds []*dns.DS, z *signedZone) []*dns.DS // the DS records
-	say   func(q query, r *dns.Msg)                   // responses
+	say   func(q query, r *dns.Msg)                   // responses; an empty one is not sent
 
 	below map[string]*signedZone
 
@@ -146,6 +146,9 @@ func (z *signedZone) respond(q query, _ *dns.Msg) *dns.Msg {
 	z.fill(q, r, opt != nil && opt.Do() && !z.unsigned)
 	if z.say != nil {
 		z.say(q, r)
+	}
+	if !r.Response {
+		return nil // the server is silent
 	}
 	if size := dns.MinMsgSize; !q.tcp {
 		if opt != nil {

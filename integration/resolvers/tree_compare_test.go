@@ -27,6 +27,9 @@ var (
 // treesAtOnce is the number of trees that share a root and resolvers.
 const treesAtOnce = 48
 
+// rootOf returns the seed of the root of a tree.
+func rootOf(seed uint64) uint64 { return seed / treesAtOnce }
+
 // A judgement is the result of one question at one resolver.
 type judgement struct {
 	kind string // secure, insecure, bogus (there is an answer with CD), fails, or silent
@@ -52,6 +55,7 @@ type treeAnswer struct {
 	treeQuestion
 	seed   uint64
 	faults string
+	root   string // the fault of the root
 	found  [3]judgement
 }
 
@@ -61,7 +65,7 @@ func (a treeAnswer) difference() string {
 	switch lower, higher := min(unbound.trust(), named.trust()), max(unbound.trust(), named.trust()); {
 	case ours == unbound && ours == named:
 		return ""
-	case slices.ContainsFunc(a.found[:], func(j judgement) bool { return j.kind == "silent" }):
+	case (unbound.kind == "silent" || named.kind == "silent") && (ours.kind != "insecure" || a.zone.isInsecure()):
 		return "silence"
 	case ours.kind == "secure" && !slices.ContainsFunc(a.found[:2], func(j judgement) bool { return j.kind == "bogus" || j.kind == "insecure" }):
 		return "we reach more"
@@ -83,7 +87,7 @@ func (a treeAnswer) difference() string {
 
 // group is the key by which differences are counted.
 func (a treeAnswer) group() string {
-	text := fmt.Sprintf("%-20s | %-55s | %-12s", a.difference(), a.faults, a.kind)
+	text := fmt.Sprintf("%-20s | %-55s | root %-40s | %-12s", a.difference(), a.faults, a.root, a.kind)
 	for _, j := range a.found {
 		text += " | " + j.summary()
 	}
@@ -131,7 +135,7 @@ func (z *treeZone) isInsecure() bool {
 // askTrees asks all questions about the trees of some seeds, or the one that is given. It skips the test if a resolver is missing.
 func askTrees(t *testing.T, seeds []uint64, only string) (all []treeAnswer) {
 	l := newLab(t)
-	root := l.addSigned(nil, &signedZone{algorithm: dns.ECDSAP256SHA256})
+	root := newRoot(l, rootOf(seeds[0]))
 	var trees []*tree
 	for _, seed := range seeds {
 		trees = append(trees, newTree(l, root, seed))
@@ -139,7 +143,7 @@ func askTrees(t *testing.T, seeds []uint64, only string) (all []treeAnswer) {
 	l.open(t)
 	resolvers := validators(t, l, root.ds()[0].(*dns.DS))
 	answers := make([][]treeAnswer, len(trees))
-	room := make(chan struct{}, 24) // trees at a time, so that the machine is not what is compared
+	room := make(chan struct{}, 48) // trees at a time, so that the machine is not what is compared
 	var wg sync.WaitGroup
 	for i, tree := range trees {
 		wg.Go(func() {
@@ -151,7 +155,7 @@ func askTrees(t *testing.T, seeds []uint64, only string) (all []treeAnswer) {
 	wg.Wait()
 	all = slices.Concat(answers...)
 	if len(seeds) == 1 {
-		t.Log(trees[0])
+		t.Log("root: ", root.faults, trees[0])
 		for _, a := range all {
 			t.Log(a, a.found)
 		}
@@ -172,7 +176,7 @@ func (t *tree) askQuestions(tt *testing.T, resolvers []*resolver, only string) (
 		if only != "" && (only != q.String() || len(all) > 0) {
 			continue
 		}
-		a := treeAnswer{treeQuestion: q, seed: t.seed, faults: t.faultsOf(q)}
+		a := treeAnswer{treeQuestion: q, seed: t.seed, faults: t.faultsOf(q), root: t.root.faults[0]}
 		each(func(i int, r *resolver) { a.found[i] = judgeOutcome(r.ask(tt.Context(), q.ask)) })
 		all = append(all, a)
 	}
@@ -209,13 +213,13 @@ func TestRandomTreesAreTrustedAsByUnboundAndBIND(t *testing.T) {
 	}
 	groups, played, questions, silent, once := make(map[string][]treeAnswer), 0, 0, 0, 0
 	seed, end, began := *firstTree, *firstTree+*treeCount, time.Now()
-	for ; *treeTime == 0 && seed < end || time.Since(began) < *treeTime; seed += treesAtOnce {
+	for *treeTime == 0 && seed < end || time.Since(began) < *treeTime {
 		var seeds, suspects []uint64
-		for s := seed; s < seed+treesAtOnce && (s < end || *treeTime > 0); s++ {
-			seeds = append(seeds, s)
+		for root := rootOf(seed); rootOf(seed) == root && (seed < end || *treeTime > 0); seed++ {
+			seeds = append(seeds, seed)
 		}
 		var all []treeAnswer
-		t.Run(fmt.Sprint("from ", seed), func(t *testing.T) { all = askTrees(t, seeds, "") })
+		t.Run(fmt.Sprint("from ", seeds[0]), func(t *testing.T) { all = askTrees(t, seeds, "") })
 		if len(all) == 0 {
 			t.Skip("there is no network namespace, unbound or BIND")
 		}
@@ -230,7 +234,10 @@ func TestRandomTreesAreTrustedAsByUnboundAndBIND(t *testing.T) {
 				found[a.String()], suspects = a.group(), append(suspects, a.seed)
 			}
 		}
-		t.Run(fmt.Sprint("again from ", seed), func(t *testing.T) { all = askTrees(t, slices.Compact(suspects), "") })
+		if len(suspects) == 0 {
+			continue
+		}
+		t.Run(fmt.Sprint("again from ", seeds[0]), func(t *testing.T) { all = askTrees(t, slices.Compact(suspects), "") })
 		for _, a := range all {
 			if group := a.group(); found[a.String()] == group {
 				groups[group] = append(groups[group], a)
@@ -253,5 +260,5 @@ func TestRandomTreesAreTrustedAsByUnboundAndBIND(t *testing.T) {
 		})
 	}
 	t.Logf("%d seeds, %d questions; %d have no answer in time; %d groups of differences, and %d differences that are not found again\n"+
-		"questions, a seed, difference | faults | question | unbound | BIND | ours%s", played, questions, silent, len(groups), once, table)
+		"questions, a seed, difference | faults | fault of the root | question | unbound | BIND | ours%s", played, questions, silent, len(groups), once, table)
 }

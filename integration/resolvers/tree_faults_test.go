@@ -69,7 +69,30 @@ func recordFault(name, question string, lines ...string) treeFault {
 }
 
 // treeFaults are drawn for the zones of trees, besides flaws.
-var treeFaults = slices.Concat(serverFaults, glueFaults, aliasFaults, forgeries)
+var treeFaults = slices.Concat(silences, serverFaults, otherZoneFaults, glueFaults, aliasFaults, forgeries)
+
+// rootFaults are drawn for the servers of the root, besides the flaws of responses.
+var rootFaults = slices.Concat(silences, serverFaults)
+
+// silence is a fault of servers that do not answer some of the queries.
+func silence(name string, to func(q query, r *dns.Msg) bool) treeFault {
+	return responseFault("silent"+name, func(_ *treeZone, q query, r *dns.Msg) {
+		if to(q, r) {
+			*r = dns.Msg{}
+		}
+	})
+}
+
+// silences are faults of servers that do not answer.
+var silences = []treeFault{
+	silence("", func(query, *dns.Msg) bool { return true }),
+	silence(": DS", func(q query, _ *dns.Msg) bool { return q.qtype == dns.TypeDS }),
+	silence(": DNSKEY", func(q query, _ *dns.Msg) bool { return q.qtype == dns.TypeDNSKEY }),
+	silence(": EDNS", func(q query, _ *dns.Msg) bool { return q.IsEdns0() != nil }),
+	silence(": UDP", func(q query, _ *dns.Msg) bool { return !q.tcp }),
+	silence(": denials", func(_ query, r *dns.Msg) bool { return r.Authoritative && len(r.Answer) == 0 }),
+	silence(": referrals", func(_ query, r *dns.Msg) bool { return !r.Authoritative }),
+}
 
 // serverFaults are faults of servers and of their responses.
 var serverFaults = []treeFault{
@@ -79,7 +102,6 @@ var serverFaults = []treeFault{
 	messageFault("lame: empty, no authority", func(r *dns.Msg) { referTo(r, ".") }),
 	messageFault("lame: refers to the root", func(r *dns.Msg) { referTo(r, ".", "a.root.") }),
 	responseFault("delegates to itself", func(z *treeZone, _ query, r *dns.Msg) { referTo(r, z.name, z.hosts...) }),
-	responseFault("refers to another zone", func(z *treeZone, _ query, r *dns.Msg) { referTo(r, z.other.name, z.other.hosts...) }),
 	messageFault("no authority", func(r *dns.Msg) { r.Authoritative = false }),
 	messageFault("AD, CD and RA are set", func(r *dns.Msg) { r.AuthenticatedData, r.CheckingDisabled, r.RecursionAvailable = true, true, true }),
 	messageFault("no OPT record", func(r *dns.Msg) { r.Extra = without(r.Extra, dns.TypeOPT) }),
@@ -106,6 +128,11 @@ var serverFaults = []treeFault{
 		r.Ns = slices.DeleteFunc(r.Ns, func(rr dns.RR) bool { return signs(rr).Header().Rrtype == dns.TypeSOA })
 	}),
 	messageFault("answer of another name", func(r *dns.Msg) { renameOwners(r.Answer, func(name string) string { return "x." + name }) }),
+}
+
+// otherZoneFaults are faults of responses with names of another zone.
+var otherZoneFaults = []treeFault{
+	responseFault("refers to another zone", func(z *treeZone, _ query, r *dns.Msg) { referTo(r, z.other.name, z.other.hosts...) }),
 	responseFault("answer of a wrong zone", func(z *treeZone, _ query, r *dns.Msg) {
 		renameOwners(r.Answer, func(name string) string { return strings.TrimSuffix(name, z.name) + z.other.name })
 	}),

@@ -18,6 +18,7 @@ type tree struct {
 	seed  uint64
 	rng   *rand.Rand
 	lab   *lab
+	root  *treeZone
 	zones []*treeZone // the first is the top-level domain
 	last  []func()    // add impostors, after the zones
 }
@@ -40,10 +41,44 @@ type treeQuestion struct {
 	zone *treeZone
 }
 
+// newRoot adds the root to the lab, with a second server and a fault of that server or of both.
+func newRoot(l *lab, seed uint64) *treeZone {
+	t := &tree{rng: rand.New(rand.NewPCG(seed, 59)), lab: l}
+	addr := l.fresh(1)[0]
+	l.root.addrs, l.root.hosts, l.served[addr] = []netip.Addr{addr, rootAddr}, append(l.root.hosts, "b.root."), []*zone{l.root}
+	l.root.put("@ NS b.root.")
+	l.root.put("b.root. A " + addr.String())
+	root := &treeZone{signedZone: l.addSigned(nil, &signedZone{algorithm: dns.ECDSAP256SHA256})}
+	faults := slices.Concat(rootFaults, responseFlaws())
+	f := faults[t.rng.IntN(len(faults))]
+	t.addFault(root, f, strings.HasPrefix(f.name, "silent") || t.rng.IntN(2) == 0) // a root that is silent leaves nothing to compare
+	say := root.say
+	root.say = func(q query, r *dns.Msg) {
+		switch labels := dns.SplitDomainName(q.name); {
+		case len(labels) > 0 && strings.HasPrefix(labels[len(labels)-1], "t"):
+			say(q, r)
+		case q.qtype == dns.TypeNS: // as for all names outside of trees, there is no fault, so that resolvers start
+			r.Extra = slices.Concat(r.Extra, root.records["a.root."], root.records["b.root."])
+		}
+	}
+	return root
+}
+
+// responseFlaws returns the flaws that change nothing but responses.
+func responseFlaws() (all []treeFault) {
+	for _, f := range flaws {
+		z := &signedZone{zone: new(zone)}
+		if f.change(z, rand.New(rand.NewPCG(1, 1))); z.say != nil {
+			all = append(all, treeFault{f.name, func(_ *tree, to *treeZone) { to.say = z.say }})
+		}
+	}
+	return all
+}
+
 // newTree draws a tree and adds it to the lab, below the root.
-func newTree(l *lab, root *signedZone, seed uint64) *tree {
-	t := &tree{seed: seed, rng: rand.New(rand.NewPCG(seed, 58)), lab: l}
-	t.drawZone(root, nil, fmt.Sprintf("t%d.", seed))
+func newTree(l *lab, root *treeZone, seed uint64) *tree {
+	t := &tree{seed: seed, rng: rand.New(rand.NewPCG(seed, 58)), lab: l, root: root}
+	t.drawZone(root.signedZone, nil, fmt.Sprintf("t%d.", seed))
 	for i := range 2 + t.rng.IntN(3) {
 		above := t.zones[0]
 		if i > 0 && t.rng.IntN(4) == 0 {
@@ -101,13 +136,18 @@ func (t *tree) drawFault(z *treeZone) {
 		flaw := flaws[1+t.rng.IntN(len(flaws)-1)] // the first is none
 		f = treeFault{flaw.name, func(t *tree, z *treeZone) { flaw.change(z.signedZone, t.rng) }}
 	}
+	t.addFault(z, f, t.rng.IntN(3) == 0)
+}
+
+// addFault adds a fault to a zone. If it is of responses, isOne limits it to one of several servers.
+func (t *tree) addFault(z *treeZone, f treeFault, isOne bool) {
 	before := z.say
 	z.say = nil
 	f.change(t, z)
 	added, name := z.say, f.name
 	if z.say = before; added != nil {
 		only := netip.Addr{}
-		if len(z.addrs) > 1 && t.rng.IntN(3) == 0 {
+		if len(z.addrs) > 1 && isOne {
 			name, only = name+", one server", z.addrs[0]
 		}
 		z.alsoSay(func(q query, r *dns.Msg) {
