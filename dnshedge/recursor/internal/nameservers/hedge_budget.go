@@ -8,7 +8,10 @@ import (
 	"github.com/gohedge/hedge/internal/budget"
 )
 
-const hedgeBurst = 20 // hedgeBurst is the maximum number of tokens in the hedge budget. A hedge costs one token.
+const (
+	hedgeBurst   = 20 // maximum number of tokens in the hedge budget; a hedge costs one token
+	hedgeReserve = 3  // tokens that remain for hedges of queries to reliable servers, so that questions about silent zones cannot take all
+)
 
 // hedgeBudget decides whether a hedge may be sent. Each hedge costs a token and counts for a rate limit. Queries that
 // are not hedges add tokens. In an outage, no hedge may be sent. It is safe for concurrent use.
@@ -33,13 +36,13 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 // isStopped reports whether no hedge may be sent, because hedging is disabled or an outage suspends it.
 func (h *hedgeBudget) isStopped() bool { return h.off || h.outage.Load() }
 
-// hasToken reports whether the budget has a token for a hedge. It does not spend the token. It returns false if hedging
-// is stopped. Otherwise, a false result is counted as a denied hedge.
+// hasToken reports whether the budget has a token above hedgeReserve for a hedge. It does not spend the token. It returns
+// false if hedging is stopped. Otherwise, a false result is counted as a denied hedge.
 func (h *hedgeBudget) hasToken() bool {
 	if h.isStopped() {
 		return false
 	}
-	if h.account.Tokens() < 1 {
+	if h.account.Tokens() < hedgeReserve+1 {
 		h.denied.Add(1)
 		return false
 	}
@@ -48,11 +51,13 @@ func (h *hedgeBudget) hasToken() bool {
 
 // spendToken spends a token for a hedge. It returns true if the hedge may be sent. It returns false if hedging is
 // stopped, the budget has no token, or the rate limit is reached. The latter two are counted as denied hedges.
-func (h *hedgeBudget) spendToken() bool {
+//
+// The last hedgeReserve tokens are only for hedges of queries to reliable servers, for which isReliable must be true.
+func (h *hedgeBudget) spendToken(isReliable bool) bool {
 	if h.isStopped() {
 		return false
 	}
-	if !h.account.Spend(time.Now(), h.limit, 1) {
+	if !isReliable && h.account.Tokens() < hedgeReserve+1 || !h.account.Spend(time.Now(), h.limit, 1) {
 		h.denied.Add(1)
 		return false
 	}

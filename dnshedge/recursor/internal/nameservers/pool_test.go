@@ -280,7 +280,7 @@ func TestPoolWithoutHedgesAsksNextServerAfterTimeout(t *testing.T) {
 		f.FillStats(&s)
 		assert.Zero(t, s.Hedges)
 		assert.EqualValues(t, 1, s.Timeouts)
-		assert.False(t, f.hedgeBudget.spendToken())
+		assert.False(t, f.hedgeBudget.spendToken(true))
 	})
 }
 
@@ -309,12 +309,12 @@ func TestMaxPerSecondBoundsHedges(t *testing.T) {
 		f := n.newPool(Config{Hedge: Hedge{MaxPerSecond: 2}})
 		var s observe.RecursorStats
 		for range 10 {
-			f.hedgeBudget.spendToken()
+			f.hedgeBudget.spendToken(true)
 		}
 		f.FillStats(&s)
 		assert.EqualValues(t, 8, s.Denied)
 		time.Sleep(time.Second)
-		assert.True(t, f.hedgeBudget.spendToken())
+		assert.True(t, f.hedgeBudget.spendToken(true))
 	})
 }
 
@@ -1130,4 +1130,17 @@ func TestServerWithoutQueryIsNotUnresponsive(t *testing.T) {
 			assert.Equal(t, 1510*ms, took)
 		}
 	})
+}
+
+func TestHedgeBudgetKeepsTokensForReliableServers(t *testing.T) {
+	h := newHedgeBudget(Hedge{})
+	hedges := func(isReliable bool) (n int) {
+		for h.spendToken(isReliable) {
+			n++
+		}
+		return n
+	}
+	assert.Equal(t, hedgeBurst-hedgeReserve, hedges(false))
+	assert.False(t, h.hasToken())
+	assert.Equal(t, hedgeReserve, hedges(true))
 }

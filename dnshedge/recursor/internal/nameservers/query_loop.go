@@ -271,7 +271,7 @@ func (a *queryLoop) handleTimer() {
 		q.processDelay += over + maxTimerLateness // the answer may have arrived unread
 	case q.hedgeable:
 		q.hedgeable = false
-		a.sendHedge()
+		a.sendHedge(&a.candidates[q.candidate])
 	default:
 		a.markQueriesOverdue()
 		a.queryNextServer(reasonTimeout)
@@ -303,16 +303,16 @@ func (a *queryLoop) markQueriesOverdue() {
 	}
 }
 
-// sendHedge sends a hedge because the response to the latest query is late. The hedge is a query to another server, or a
-// search for the addresses of further servers. It costs a token of the hedge budget.
-func (a *queryLoop) sendHedge() {
+// sendHedge sends a hedge because the response of the candidate late to the latest query is late. The hedge is a query to
+// another server, or a search for the addresses of further servers. It costs a token of the hedge budget.
+func (a *queryLoop) sendHedge(late *candidate) {
 	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
 		return // hedges do not help, and other tasks share the budget
 	}
 	c := a.selectHedgeServer(a.candidates)
 	searches := (c == nil || c.attempts > 0) && a.search.canStart(GluelessNames)
 	switch {
-	case c == nil && !searches || !a.hedgeBudget.spendToken():
+	case c == nil && !searches || !a.hedgeBudget.spendToken(!searches && a.isReliable(late)):
 	case searches:
 		a.search.paidByBudget = a.search.startSearch(a.ctx, GluelessNames)
 	default:
@@ -328,7 +328,7 @@ func (a *queryLoop) sendHedge() {
 func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
 	paid := why == reasonHedge // by the hedge budget
 	if !paid && a.IsHedge != nil && a.IsHedge() {
-		if paid = a.hedgeBudget.spendToken(); !paid {
+		if paid = a.hedgeBudget.spendToken(false); !paid {
 			a.outcome.fatalErr = ErrNoHedgeBudget
 			return
 		}

@@ -136,6 +136,14 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
+// isReliable reports whether the server of the candidate c had answered before the task, and has answered its latest query about
+// the zone, if there was one.
+func (f *Pool) isReliable(c *candidate) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return c.hasAnswered && (c.zoneHealth == nil || c.zoneHealth.unansweredCount == 0)
+}
+
 // A candidateRank is the preference for one candidate. Ranks are compared field by field: number of queries, likelihood
 // of an answer, and expected round trip time. In each field, the lower value is preferred.
 type candidateRank struct {

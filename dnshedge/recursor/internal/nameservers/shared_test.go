@@ -222,7 +222,7 @@ func TestMaxPerSecondAcceptsAnyNumber(t *testing.T) {
 			f := n.newPool(Config{Hedge: Hedge{MaxPerSecond: most}})
 			hedges := 0
 			for range 10 {
-				if f.hedgeBudget.spendToken() {
+				if f.hedgeBudget.spendToken(true) {
 					hedges++
 				}
 			}
