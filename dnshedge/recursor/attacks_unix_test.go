@@ -3,19 +3,15 @@
 package recursor_test
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/internal/doubles"
-	keys "github.com/gohedge/hedge/internal/signer"
 )
 
 // cpuTime returns the CPU time of this process. A busy machine hardly changes the difference of two.
@@ -31,50 +27,7 @@ func TestAttackTakes10MillisecondsOfCPU(t *testing.T) {
 	if doubles.RaceEnabled || testing.Short() {
 		t.Skip("measures CPU time, of which the race detector takes some for itself")
 	}
-	chain, bad := repeatedValidation()
-	trapped := func(algorithm uint8, ofKeys bool) func(*testNetwork) {
-		all := withTag("broken.tld.", algorithm, 4711, 16)
-		return func(w *testNetwork) {
-			signZones(w)
-			w.setFault("192.0.3.4", nil)
-			w.withLock(func() { trap(w, all, ofKeys) })
-		}
-	}
-	hostile := func(messages func(query) [][]byte) func(*testNetwork) {
-		return func(w *testNetwork) { w.updateServers("203.0.113.66", func(s *server) { s.raw = messages }) }
-	}
-	for _, c := range []struct {
-		name, text string
-		signed     bool // by setUp
-		setUp      func(w *testNetwork)
-		question   string // with the number of the question
-	}{
-		{"no attack", signed, true, signZones, "n%d.example.tld. A"},
-		{"NXNS, 1,500 names of servers", attack, false, func(w *testNetwork) { nameservers(w, 1500, "victim.") }, "www%d.sub.attack. A"},
-		{"aliases times names of servers", aliasAttack, false, setUpAliasAttack, "x.z%d00.attack. A"},
-		{"1,000 addresses as glue", addressAttack, false, func(w *testNetwork) { setUpAddressAttack(w, true, respondRcode(dns.RcodeServerFailure)) }, "www%d.sub.attack. A"},
-		{"1,000 addresses of a name", addressAttack, false, func(w *testNetwork) { setUpAddressAttack(w, false, respondRcode(dns.RcodeServerFailure)) }, "www%d.sub.attack. A"},
-		{"servers with forged signatures", chain, true, func(w *testNetwork) { w.sign(); w.setFault(bad, forged) }, "www.z0.tld. A"},
-		{"KeyTrap, Ed25519", signed, true, trapped(dns.ED25519, false), "n%d.broken.tld. A"},
-		{"KeyTrap, P-384", signed, true, trapped(dns.ECDSAP384SHA384, false), "n%d.broken.tld. A"},
-		{"KeyTrap of keys, P-384", signed, true, trapped(dns.ECDSAP384SHA384, true), "n%d.broken.tld. A"},
-		{"NSEC3 of 50 iterations, long salt", replayed, true, func(w *testNetwork) {
-			w.sign()
-			w.zone("evil.tld.").proveBy(keys.NSEC3, keys.NSEC3Params{Iterations: 50, Salt: strings.Repeat("ab", 255)})
-		}, strings.Repeat("a.", 100) + "n%d.evil.tld. A"},
-		{"unsigned answers to a long name", replayed, true, func(w *testNetwork) {
-			w.sign()
-			w.setFault("192.0.3.3 192.0.3.4", onlyForType(dns.TypeA, func(q query, r *dns.Msg) *dns.Msg { return respondWith(q.name+" A 203.0.113.66")(q, r) }))
-		}, strings.Repeat("a.", 100) + "n%d.evil.tld. A"},
-		{"16,000 options", hostileZones, false, hostile(message([3]uint16{0, 0, 1}, func(query) []byte { return raw([]byte{0}, dns.TypeOPT, make([]byte, 64000)) })), "www%d.evil. A"},
-		{"60,000 empty texts", hostileZones, false, hostile(message([3]uint16{0, 1}, func(query) []byte { return raw(nil, dns.TypeTXT, make([]byte, 60000)) })), "www%d.evil. A"},
-		{"3,200 names in 64 kB", hostileZones, false, hostile(stream(1<<10, func(query) (s [3][][]byte) {
-			for i := range 3200 {
-				s[0] = append(s[0], raw(nil, dns.TypeSRV, []byte{0, 0, 0, 0, byte(i >> 8), byte(i), 0xc0, 12}))
-			}
-			return s
-		})), "www%d.evil. SRV"},
-	} {
+	for _, c := range attacks() {
 		bubble(t, c.text, func(t *testing.T, w *testNetwork) {
 			c.setUp(w)
 			const n = 10
@@ -86,7 +39,7 @@ func TestAttackTakes10MillisecondsOfCPU(t *testing.T) {
 					r = newValidatingResolver(w)
 				}
 				start := cpuTime(t)
-				w.security(r, strings.Replace(c.question, "%d", fmt.Sprint(i), 1))
+				w.security(r, c.number(i))
 				all = append(all, cpuTime(t)-start)
 				time.Sleep(20 * time.Second) // until no lookup is left
 				hedges, units = hedges+r.Stats().Hedges, units+r.Stats().Verifications
