@@ -528,7 +528,7 @@ func (e *entry) postponeRefresh(now time.Duration, qtype uint16) {
 	e.noRefreshUntil.Store(int64(now + staleRecheck))
 }
 
-// Get returns a cached answer to q that has not expired, and true. Without such an answer it returns nil and false. The
+// Get returns a cached answer to q that has not expired, and true. Without an answer it returns nil and false. The
 // answer has the ID and the spelling of q, and the remaining TTLs. Get does not change q.
 func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	ask, err := wire.NewQuery(q)

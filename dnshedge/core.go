@@ -682,8 +682,8 @@ func (r *result) isFailure(q *wire.Query) bool {
 // isFinalFailure reports whether the result is a failure that an expired answer must not replace.
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limitTTL limits the TTLs in the answer to those that the cache c allows, and returns how long c may store the answer.
-// It changes the answer, so it must be called before several callers share r. c may be nil if there is no cache.
+// limitTTL applies the TTL limits of the cache c to the answer, and returns how long c may store the answer. It changes
+// the answer, so it must be called before several callers share r. c may be nil if there is no cache.
 //
 // The returned duration is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the file
 // may change before the TTLs end.

@@ -71,11 +71,11 @@ type responseBuffer struct {
 
 var responseBuffers = sync.Pool{New: func() any { return &responseBuffer{b: make([]byte, 0, 2048)} }}
 
-// appendResponse answers the message r if no server must be asked. It appends the response in wire format to b, and
-// returns the result as out. ask is then nil.
+// appendResponse answers the message r if that needs no query. It appends the response in wire format to b, and returns
+// the result as out. ask is then nil. If a server must be queried, ask is the question for it, and the response must
+// have at most limit bytes.
 //
-// If a server must be asked, ask is the question for it, and the response must have at most limit bytes. appendResponse
-// uses q as scratch memory, and w for the client's address.
+// appendResponse uses q as scratch memory, and w for the client's address.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0

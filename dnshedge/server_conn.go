@@ -215,7 +215,7 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 // The result is nil if the connection must be closed without a response: m is not a query, Admit has returned Ignore, or
 // Shutdown was called. Shutdown waits for questions that were asked before.
 func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
-	if !s.beginAnswer() {
+	if !s.tryBeginAnswer() {
 		return nil
 	}
 	defer s.wg.Done()
@@ -236,8 +236,9 @@ func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 	return wire.PadResponse(appendResult(nil, q.Query, r, wire.MaxMsg), 0)
 }
 
-// beginAnswer counts a question that Shutdown waits for. It returns false if Client is nil, or after Shutdown was called.
-func (s *Server) beginAnswer() bool {
+// tryBeginAnswer counts a question that Shutdown waits for. It returns false if Client is nil, or after Shutdown was
+// called.
+func (s *Server) tryBeginAnswer() bool {
 	s.init()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -536,7 +536,8 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 // tiers.
 func isSecondTierFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallbackOnly reports whether the server of the result r is only in fallback tiers.
+// isFromFallbackOnly reports whether the server of the result r is only in fallback tiers, and not also in another
+// tier.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }

@@ -295,7 +295,7 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 // closeIdleConnsAfter closes idle connections after the duration d, in all transports that Drain wraps. It repeats that at
 // growing intervals until the host has no connections to drain. The caller must hold mu.
 func (h *host) closeIdleConnsAfter(d time.Duration) {
-	stopTimer(&h.closeIdleTimer)
+	stopAndClear(&h.closeIdleTimer)
 	h.closeIdleTimer = time.AfterFunc(d, func() {
 		h.n.mu.Lock()
 		h.updateDraining(time.Now())

@@ -173,12 +173,12 @@ func (h *host) removeUser() {
 
 // stopTimers stops the timers for the next lookup and for closing idle connections. The caller must hold mu.
 func (h *host) stopTimers() {
-	stopTimer(&h.timer)
-	stopTimer(&h.closeIdleTimer)
+	stopAndClear(&h.timer)
+	stopAndClear(&h.closeIdleTimer)
 }
 
-// stopTimer stops a timer and sets it to nil, unless it is nil.
-func stopTimer(t **time.Timer) {
+// stopAndClear stops the timer *t and sets *t to nil. It does nothing if *t is nil.
+func stopAndClear(t **time.Timer) {
 	if *t != nil {
 		(*t).Stop()
 		*t = nil
@@ -188,7 +188,7 @@ func stopTimer(t **time.Timer) {
 // armLookupTimer sets the timer that starts the next lookup, at nextLookup. It replaces an earlier timer. It sets none if
 // the host has no users, a lookup is running, or Names is closed. The caller must hold mu.
 func (h *host) armLookupTimer(now time.Time) {
-	stopTimer(&h.timer)
+	stopAndClear(&h.timer)
 	if h.users == 0 || h.lookup != nil || h.lastLookup.IsZero() || h.n.closed {
 		return
 	}

@@ -272,13 +272,13 @@ func (h *health) logChange(now time.Time) {
 // An answerRate records, for one server and by question type, which recent questions the server has answered. An
 // unanswered question only counts if another server has answered it. It is safe for concurrent use.
 type answerRate struct {
-	mu     sync.Mutex         // guards byType
-	byType [4]recentQuestions // indexed by typeIndexes
+	mu     sync.Mutex        // guards byType
+	byType [4]recentOutcomes // indexed by typeIndexes
 }
 
-// A recentQuestions is a ring buffer with the outcomes of recent questions of one type to one server: answered or
+// A recentOutcomes is a ring buffer with the outcomes of recent questions of one type to one server: answered or
 // unanswered. Equal outcomes for the same name are stored once.
-type recentQuestions struct {
+type recentOutcomes struct {
 	outcomes [8]questionOutcome
 	next     int // index of the element that is overwritten next
 }

@@ -128,9 +128,9 @@ func timeoutCheckInterval(waited time.Duration) time.Duration {
 	return alignTimer(max(minRTO, waited/4))
 }
 
-// alignTimer returns a timer duration that is longer than d by at most 16 ms (checkInterval). A timer that starts
-// now with the result expires when the wall clock is at a multiple of 16 ms. So the timers of several exchanges
-// expire together, which costs less CPU time.
+// alignTimer returns a timer duration that is longer than d by at most 16 ms (checkInterval). A timer that starts now
+// expires when the wall clock is at a multiple of 16 ms. The timers of several exchanges therefore expire together,
+// which costs less CPU time.
 func alignTimer(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

@@ -183,8 +183,8 @@ func (s *Server) RecordAnswer(took, path time.Duration) {
 	s.latencyEstimator.recordLatency(took, path)
 }
 
-// RecordIgnored counts a received message that is a response to no waiting query. It implements transport.Owner, which
-// passes the reason; only the number is kept.
+// RecordIgnored counts a received message that is not the response to a waiting query. It implements transport.Owner,
+// which passes the reason; only the number is kept.
 func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 
 // RecordRetry counts a query that is sent again because its connection had been closed.

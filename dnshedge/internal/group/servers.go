@@ -59,10 +59,10 @@ func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 const worstRank = math.MaxInt32
 
 // preferenceRank returns the rank of the server for q; lower ranks are preferred. The rank is the logarithm of the
-// smoothed round trip time to the base 1.3, so that small differences between servers do not matter.
+// smoothed round trip time to the base 1.3, so that small differences between servers do not matter. A server without a
+// known round trip time has a higher rank than any server with one.
 //
-// Servers without a known round trip time have a higher rank than those. The highest rank, worstRank, is for servers
-// that are silent or failing, or silent about the domain of q.
+// The highest rank, worstRank, is for servers that are silent or failing, or silent about the domain of q.
 func (s *Server) preferenceRank(q *wire.Query) int {
 	if s.isUnhealthy() || s.silentZones.isSilent(q) {
 		return worstRank

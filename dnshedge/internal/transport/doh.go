@@ -669,8 +669,8 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 // endRequest records the end of the request with the given number, which began at start. probe is the value that was
 // passed to beginRequest. connection must be true if the server has ended the connection.
 //
-// The results say what else may have made the server end the connection. probed is true if a probe was in flight at any
-// time during the request. others is true if another request has begun since.
+// The results are other possible reasons for that end. probed is true if a probe was in flight at any time during the
+// request. others is true if another request has begun since.
 func (h *httpConn) endRequest(probe, connection bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -49,10 +49,8 @@ func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 }
 
 // AppendAliasTarget completes a response with an alias. target is the response for the name that a.UnresolvedAlias has
-// returned. Its answer records are appended to those of a. a also gets the response code, the outcome, and the other
-// sections of target. target does not change.
-//
-// The error means that the result does not fit in a message.
+// returned. Its answer records are appended to the answer section of a. The other sections, the response code and the
+// outcome become those of target. target does not change. The error means that the result does not fit in a message.
 func (a *Answer) AppendAliasTarget(target *Answer) error {
 	more, err := unpackMessage(target.packed)
 	if err != nil {

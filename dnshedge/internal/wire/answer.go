@@ -40,8 +40,8 @@ type Answer struct {
 	Extended uint16
 }
 
-// An addressRange locates those address records of an Answer whose order may be rotated. The records are consecutive.
-// The zero value contains no records.
+// An addressRange is the range of consecutive address records of an Answer whose order may be rotated. The zero value
+// contains no records.
 type addressRange struct{ first, n uint8 } // index of the first record in Answer.ttls, and number of records
 
 // An EDE is an extended DNS error (RFC 8914), which explains a response code.

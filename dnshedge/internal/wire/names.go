@@ -33,8 +33,8 @@ func newNameIDs(m []byte) *nameIDTable {
 // release returns the memory of the table to newNameIDs. The table must not be used afterwards.
 func (s *nameIDTable) release() { nameIDsPool.Put(s) }
 
-// idAt returns the ID of the name at the offset off of m. The name must be valid.
-func (s *nameIDTable) idAt(m []byte, off int) uint64 {
+// nameIDAt returns the ID of the name at the offset off of the message m. The name must be valid.
+func (s *nameIDTable) nameIDAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels without an ID
 	n, id := 0, rootID
 	for m[off] != 0 {
@@ -86,7 +86,7 @@ func childID(parent uint64, label []byte) uint64 {
 func (s *nameIDTable) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
-		ids = append(ids, s.idAt(m, off))
+		ids = append(ids, s.nameIDAt(m, off))
 		l, next := labelAt(m, off)
 		if len(l) == 0 {
 			return ids
@@ -108,7 +108,7 @@ type labelWithID struct {
 func (s *nameIDTable) labelsAt(m []byte, off int) nameLabels {
 	var l nameLabels
 	for data, next := labelAt(m, off); len(data) > 0; data, next = labelAt(m, off) {
-		l = append(l, labelWithID{s.idAt(m, off), data})
+		l = append(l, labelWithID{s.nameIDAt(m, off), data})
 		off = next
 	}
 	return l

@@ -392,9 +392,8 @@ func (q *Query) WantsRecursion() bool { return q.rd }
 func (q *Query) HasOptions() bool { return q.options != nil }
 
 // IsCacheable reports whether a cache may store the response to the query, and may answer the query. It returns false
-// if the response depends on more than the Key, for example on EDNS options.
-//
-// It also returns false if RD is not set, because a server responds to such a query with whatever data it has.
+// if the response depends on more than the Key, for example on EDNS options. It also returns false without RD, because
+// the response then depends on the data that the server happens to have.
 func (q *Query) IsCacheable() bool {
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }

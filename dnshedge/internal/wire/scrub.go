@@ -24,14 +24,14 @@ func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 	defer s.release()
 	owners := make([]uint64, 0, len(m.Answer))
 	clean := true
-	ask := s.idAt(b, HeaderLen)
+	ask := s.nameIDAt(b, HeaderLen)
 	// Records may be in any order, so the targets are collected first.
 	aliases, subtrees := make(map[uint64][]int), make(map[uint64][]int) // offsets of the targets, by owner ID
 	_ = walkRecords(b, func(r messageRecord) {
 		if r.section != answer || len(owners) == len(m.Answer) {
 			return
 		}
-		owner := s.idAt(b, r.name)
+		owner := s.nameIDAt(b, r.name)
 		clean = clean && owner == ask
 		switch m.Answer[len(owners)].(type) {
 		case *dns.CNAME:
@@ -121,15 +121,15 @@ func hasOnlyRelevantRecords(m []byte) bool {
 	s := newNameIDs(m)
 	defer s.release()
 	known := make([]uint64, 1, 1+maxAliases)
-	known[0] = s.idAt(m, HeaderLen)
+	known[0] = s.nameIDAt(m, HeaderLen)
 	ok := true
 	_ = walkRecords(m, func(r messageRecord) {
 		switch {
 		case !ok || r.section != answer:
-		case !slices.Contains(known, s.idAt(m, r.name)):
+		case !slices.Contains(known, s.nameIDAt(m, r.name)):
 			ok = false
 		case r.typ == dns.TypeCNAME:
-			if to := s.idAt(m, r.ttl+6); !slices.Contains(known, to) {
+			if to := s.nameIDAt(m, r.ttl+6); !slices.Contains(known, to) {
 				ok = len(known) <= maxAliases
 				known = append(known, to)
 			}

@@ -72,7 +72,7 @@ func (a *Answer) equalizeTTLs() {
 		if typ == dns.TypeRRSIG && len(r.data) >= 2 {
 			typ = binary.BigEndian.Uint16(r.data) // type of the records that the signature covers
 		}
-		return set{s.idAt(m, r.name), typ, r.class}
+		return set{s.nameIDAt(m, r.name), typ, r.class}
 	}
 	lowest := make(map[set]uint32, 8)
 	_ = walkRecords(m, func(r messageRecord) {
@@ -98,13 +98,13 @@ func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 		if aliases == nil {
 			aliases = make(map[uint64]int)
 		}
-		if owner := s.idAt(m, r.name); aliases[owner] == 0 {
+		if owner := s.nameIDAt(m, r.name); aliases[owner] == 0 {
 			aliases[owner] = r.ttl + 6
 		}
 	})
 	end := HeaderLen
 	for range maxAliases + 1 {
-		to, alias := aliases[s.idAt(m, end)]
+		to, alias := aliases[s.nameIDAt(m, end)]
 		if !alias {
 			break
 		}
@@ -112,7 +112,7 @@ func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	}
 	zones := s.ancestorIDs(m, end)
 	_ = walkRecords(m, func(r messageRecord) {
-		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.idAt(m, r.name)) {
+		if !ok && r.section == authority && r.typ == dns.TypeSOA && len(r.data) >= soaLen && slices.Contains(zones, s.nameIDAt(m, r.name)) {
 			soa, ok = r, true
 		}
 	})
