@@ -368,7 +368,7 @@ func (w *world) checkResult(t *testing.T, q worldQuestion, r *dns.Msg, err error
 			limit = 200 * time.Millisecond
 		case healthy > 0 && healthy+prompt == all, final == all:
 			limit = time.Second
-		case healthy > 0 || lostPath == all:
+		case w.order != dnshedge.OrderStrict && (healthy > 0 || lostPath == all): // else the Client waits for late servers
 			limit = 3500 * time.Millisecond
 		}
 	}
