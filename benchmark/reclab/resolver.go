@@ -209,21 +209,17 @@ func startResolverProcess(e environment, configure configureFunc, isLibrary bool
 			return nil, err
 		}
 	}
-	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
-	if err := space.Do(cmd.Start); err != nil {
+	kill, err := runInNamespace(space, cmd)
+	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
 	r.cpu = func() time.Duration {
 		used, _ := cputime.RunningThreads(cmd.Process.Pid)
 		return used
 	}
 	client := newNamespaceClient(space)
 	r.exchange = client.Exchange
-	undo = append(undo, client.Close)
+	undo = append(undo, kill, client.Close)
 	if err := r.waitUntilReady(e.ctx); err != nil {
 		return nil, fmt.Errorf("%w; its output: %s", err, output.String())
 	}
@@ -277,6 +273,18 @@ func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 		})
 		return conn, err
 	}}
+}
+
+// runInNamespace starts the command cmd in a network namespace. kill ends the program.
+func runInNamespace(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err error) {
+	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
+	if err := space.Do(cmd.Start); err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}, nil
 }
 
 // newHelperCommand returns a command that runs this program again as this library's resolver, with one thread.
