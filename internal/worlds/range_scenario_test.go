@@ -51,13 +51,18 @@ func (w *rangeScenario) partSize() int64 {
 	return rangeread.DefaultPartSize
 }
 
-// hedgeFaults reports whether a winning hedge would break off, and whether it would stall.
+// hedgeFaults reports whether a winning hedge would break off and need not be replaced, because other hedges have faults
+// as well, and whether a hedge would stall.
 func (r *rangeRead) hedgeFaults() (breakOff, stall bool) {
-	for _, a := range r.acts[1:] {
+	faults := 0
+	for n, a := range r.acts[1:] {
 		breakOff = breakOff || a.ends == "cut" || a.ends == "broken"
 		stall = stall || a.stall > 0
+		if a.ends != "" || a.wait > 0 || a.stall > 0 {
+			faults += n + 1 // the last one is that of all further hedges
+		}
 	}
-	return breakOff, stall
+	return breakOff && faults > 2, stall
 }
 
 func newRangeScenario(d *generator) *rangeScenario {
