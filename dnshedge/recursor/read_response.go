@@ -34,7 +34,7 @@ type parsedResponse struct {
 	chain.Response
 	kind              responseKind
 	invalidSignatures bool          // the check on arrival found invalid or missing signatures
-	isAnchored        bool          // a referral to a zone that does not need these signatures, see chain.Validator.HasAnchorBelow
+	isAnchored        bool          // a referral whose signatures the name does not need, see chain.Validator.HasAnchorBelow
 	isFallback        bool          // the response is dubious, and is used only if no better response comes
 	nonAuthoritative  bool          // fallback from a recursive server, or without NS and SOA records
 	aliasTarget       string        // name to resolve next; "" if the response is no alias

@@ -106,7 +106,7 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		return nil
 	}
 	r.invalidSignatures = true
-	r.isAnchored = cut != nil && j.core.validator.HasAnchorBelow(j.zone.zone, cut.Name)
+	r.isAnchored = cut != nil && j.core.validator.HasAnchorBelow(j.zone.zone, j.q.name)
 	if p := j.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
 		j.storeFallback(r)
 	}

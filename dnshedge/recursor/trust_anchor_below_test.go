@@ -38,6 +38,34 @@ example.tld. delegated `+servers+`
 	}
 }
 
+// TestResolverFollowsReferralTowardsAnchor has an unsigned zone between the root and a zone with an anchor. The root has
+// no proof that the zone is unsigned, and one of its servers denies every name.
+func TestResolverFollowsReferralTowardsAnchor(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4 198.41.0.5
+tld. delegated 192.0.2.1
+example.tld. delegated 192.0.3.1
+  www A 192.0.2.81
+`, func(t *testing.T, w *testNetwork) {
+		w.sign("tld.")
+		w.withLock(func() { w.zone("example.tld.").sign() })
+		w.setFault("198.41.0.4", func(q query, r *dns.Msg) *dns.Msg {
+			if q.name == "." {
+				return r
+			}
+			m := respondWith("| . SOA a.root. h.root. 1 2 3 4 5")(q, r)
+			m.Rcode = dns.RcodeNameError
+			return m
+		})
+		w.setFault("198.41.0.5", withoutRecords(dns.TypeNSEC))
+		r := newValidatingResolver(w, func(r *recursor.Resolver) {
+			r.Trust.Anchors = append(r.Trust.Anchors, w.zone("example.tld.").signer.ds())
+		})
+		assert.Equal(t, "secure", w.security(r, "www.example.tld. A"))
+		assert.Equal(t, "secure", w.security(r, "no.example.tld. A"))
+	})
+}
+
 // TestResolverFollowsBogusReferralToZoneWithAnchor has a zone whose keys are valid and whose other signatures are not.
 // One of its servers denies every name. Zones below it that have an anchor are secure all the same.
 func TestResolverFollowsBogusReferralToZoneWithAnchor(t *testing.T) {

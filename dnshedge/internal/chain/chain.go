@@ -152,11 +152,11 @@ func (c *Validator) HasAnchorWithin(name string) bool {
 	return false
 }
 
-// HasAnchorBelow reports whether the chain of trust of the zone name begins below an ancestor of it, because a trust
-// anchor is nearer. Bogus data of the ancestor then does not make the zone bogus.
+// HasAnchorBelow reports whether a trust anchor or a negative trust anchor for a name is below the zone ancestor. Bogus
+// data of the ancestor then does not make the name bogus.
 func (c *Validator) HasAnchorBelow(ancestor, name string) bool {
 	a := c.anchors.nearestAnchor(name)
-	return a != nil && a.ds != nil && dnsname.IsBelow(a.zone, ancestor)
+	return a != nil && dnsname.IsBelow(a.zone, ancestor)
 }
 
 // ExpectsSignatures reports whether a zone should be signed with a supported algorithm, so that a response without
