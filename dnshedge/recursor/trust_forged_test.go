@@ -1,6 +1,7 @@
 package recursor_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/gohedge/hedge/dnshedge/recursor"
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
@@ -96,6 +98,27 @@ func TestResolverRechecksParentOfBogusZone(t *testing.T) {
 		}
 		assert.LessOrEqual(t, w.countQueries("192.0.2.1", "192.0.2.2")-n, 1)
 	})
+}
+
+// TestAbandonedRecheckConfirmsNoDelegation has a forged delegation in the cache. A question has no time or no queries
+// left when it queries the parent again. The next question does so, too.
+func TestAbandonedRecheckConfirmsNoDelegation(t *testing.T) {
+	for _, timeout := range []time.Duration{200 * ms, time.Minute} {
+		bubble(t, pairs, func(t *testing.T, w *testNetwork) {
+			w.sign()
+			r := newValidatingResolver(w, func(r *recursor.Resolver) { r.NoMinimise, r.Limits.ChainQueries = true, 3 })
+			w.security(r, "no.tld. A") // the keys of tld. are now known
+			forgedReferral(w, "DS")
+			w.ask(r, "www.example.tld. A +cd")
+			w.setFault("192.0.2.1 192.0.2.2", silent)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			defer cancel()
+			_, err := w.exchange(ctx, r, "mail.example.tld. A")
+			assert.NoError(t, err)
+			w.setFault("192.0.2.1 192.0.2.2", nil)
+			assert.Equal(t, "secure", w.security(r, "mail.example.tld. A"), timeout)
+		})
+	}
 }
 
 // TestResolverRecoversFromForgedPriming has a priming response with forged addresses. Only the NS records of the
