@@ -854,8 +854,10 @@ func (j *dnsChecker) returnWasDetected(server int, at time.Duration) bool {
 			}
 		}
 	}
-	if gone >= 0 && server > 0 && noProbe && j.w.hasStrictOrder() && !j.answeredSince(server, gone, at-3*oneWayDelay(server)) {
-		return false // while servers before it are not down, probes have only names that it has failed (see dnshedge.OrderStrict)
+	if gone >= 0 && server > 0 && noProbe && j.w.hasStrictOrder() && !j.answeredSince(server, gone, at-j.w.client.timeout) {
+		// While servers before it are not down, probes have only names that it has failed (see dnshedge.OrderStrict). A
+		// trial counts for later questions.
+		return false
 	}
 	n, last := 0, gone                // there may have been a probe a moment before
 	for _, q := range j.client.seen { // a cached answer is no reason for a probe
