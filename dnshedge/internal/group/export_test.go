@@ -46,3 +46,12 @@ func HealthIsFree(s *Server) bool {
 
 // Silence puts the server s in the state silent.
 func Silence(s *Server) { s.health.isSilent.Store(true) }
+
+// RTO exports rtoEstimator to tests.
+type RTO struct{ rtoEstimator }
+
+// BackOff records at the time now that a query, sent at the given time, is unanswered.
+func (r *RTO) BackOff(sent, now time.Time) { r.backOff(sent, now) }
+
+// Timeout returns the timeout of the next query to the server.
+func (r *RTO) Timeout() time.Duration { return r.currentTimeout(0, true) }

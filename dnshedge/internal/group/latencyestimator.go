@@ -244,11 +244,12 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 // the present time.
 //
 // It does nothing if the query was sent before the last doubling. So queries in flight at the same time double the
-// timeout once, like the segments of a TCP connection (RFC 6298 §5).
+// timeout once, like the segments of a TCP connection (RFC 6298 §5). It also does nothing if the query has waited for
+// less than the timeout without doublings. A question whose deadline is near sends its next query so early.
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if sent.After(r.lastDoubled) {
+	if sent.After(r.lastDoubled) && now.Sub(sent) >= r.doubledTimeout(0) {
 		r.doublings, r.lastDoubled = r.doublings+1, now
 	}
 }

@@ -40,3 +40,19 @@ func TestServerReleasesLockBeforePoolLock(t *testing.T) {
 	group.Servers{s}.ProbeUnhealthy(time.Now(), nil, nil)
 	assert.Equal(t, 1, spawned)
 }
+
+// A question whose deadline is near sends its next query after half of its time. That query does not lengthen the
+// timeout of the questions that follow.
+func TestEarlyRetransmissionDoublesNoTimeout(t *testing.T) {
+	var r group.RTO
+	start := time.Now()
+	for i := range 3 {
+		sent := start.Add(time.Duration(i) * 45 * time.Millisecond)
+		r.BackOff(sent, sent.Add(25*time.Millisecond))
+	}
+	assert.Equal(t, time.Second, r.Timeout())
+	r.BackOff(start, start.Add(time.Second))
+	assert.Equal(t, 2*time.Second, r.Timeout())
+	r.BackOff(start.Add(2*time.Second), start.Add(3*time.Second))
+	assert.Equal(t, 4*time.Second, r.Timeout())
+}
