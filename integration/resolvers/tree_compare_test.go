@@ -104,6 +104,7 @@ func (a treeAnswer) group() string {
 //   - NSEC3 with 51 to 150 iterations is insecure for BIND. With more than 500, it is insecure for both, and SERVFAIL here (RFC 9276 §3.2).
 //   - A signed zone has a server without EDNS, and the question has CD: SERVFAIL here, as that server cannot send signatures.
 //   - A server of a zone says something else than another one, and nothing is signed.
+//   - The servers of the root answer questions for DS wrongly: SERVFAIL here, where unbound and BIND have the records of a referral.
 //   - Flaws of validatorsDiffer.
 
 // treesDiffer are the faults for which we trust more than unbound and BIND, and why.
@@ -120,8 +121,9 @@ var treesDiffer = []struct{ fault, why string }{
 
 // isExplained reports whether treesDiffer has the reason of a difference. It has none for secure answers but those that follow the proof.
 func (a treeAnswer) isExplained() bool {
+	isInsecure := a.zone.isInsecure() || a.leadsToOther() && a.zone.other.isInsecure()
 	return slices.ContainsFunc(treesDiffer, func(d struct{ fault, why string }) bool {
-		return strings.Contains(a.faults, d.fault) && (a.found[2].kind == "insecure" && a.zone.isInsecure() || d.fault == "NXDOMAIN")
+		return strings.Contains(a.faults, d.fault) && (a.found[2].kind == "insecure" && isInsecure || d.fault == "NXDOMAIN")
 	})
 }
 

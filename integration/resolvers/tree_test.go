@@ -188,10 +188,15 @@ func (t *tree) drawQuestions() (all []treeQuestion) {
 	return all
 }
 
+// leadsToOther reports whether the name may be an alias that leads to the other zone.
+func (q treeQuestion) leadsToOther() bool {
+	return slices.Contains(q.zone.questions, q.kind) || strings.HasPrefix(q.kind, "alias ") || strings.Contains(q.kind, ".d ")
+}
+
 // faultsOf returns the faults that a question may meet, or those of the whole tree if there are none on its way.
 func (t *tree) faultsOf(q treeQuestion) string {
 	zones := append(slices.Clone(q.zone.needs), q.zone)
-	if slices.Contains(q.zone.questions, q.kind) || strings.HasPrefix(q.kind, "alias ") || strings.Contains(q.kind, ".d ") {
+	if q.leadsToOther() {
 		zones = slices.Concat(zones, []*treeZone{q.zone.other}, q.zone.other.needs)
 	}
 	for _, z := range t.zones {
