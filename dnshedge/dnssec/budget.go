@@ -20,7 +20,7 @@ import (
 const maxQueries = 64
 
 // A questionBudget limits the number of queries and the cryptographic work for one question of a client. As a
-// chain.WorkBudget, it also sends the key queries (for DS or DNSKEY records), and selects the upstream for each of
+// chain.ValidationBudget, it also sends the key queries (for DS or DNSKEY records), and selects the upstream for each of
 // them.
 //
 // It is safe for concurrent use, because key queries run in parallel.
@@ -46,7 +46,7 @@ func (c *core) newBudget() *questionBudget {
 	return b
 }
 
-// Validation returns the limits of the cryptographic work, for chain.WorkBudget.
+// Validation returns the limits of the cryptographic work, for chain.ValidationBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
 // spendQuery counts one query about q before it is sent to the Exchanger. If that exceeds maxQueries, it returns a
@@ -61,7 +61,7 @@ func (b *questionBudget) spendQuery(q question) error {
 // errNoOtherUpstream is the error of a key query that was already sent to all upstreams.
 var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 
-// Query implements chain.WorkBudget: it sends a DS or DNSKEY question for name to an upstream, and returns the
+// Query implements chain.ValidationBudget: it sends a DS or DNSKEY question for name to an upstream, and returns the
 // response. Package chain repeats the question while responses are bogus. Each repetition goes to the next upstream.
 //
 // A repetition also continues with the next upstream after a failure response or a timeout. The error is

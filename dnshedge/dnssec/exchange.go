@@ -101,7 +101,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	if c.validator == nil || m.CheckingDisabled || m.Opcode != dns.OpcodeQuery || len(m.Question) != 1 || m.Question[0].Qclass != dns.ClassINET {
 		return c.forwardUnvalidated(ctx, m)
 	}
-	name, ok := dnsname.ParseCanonical(m.Question[0].Name)
+	name, ok := dnsname.CanonicalName(m.Question[0].Name)
 	if !ok {
 		return nil, fmt.Errorf("dnssec: name %q is not a domain name", m.Question[0].Name)
 	}

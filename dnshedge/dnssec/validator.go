@@ -201,7 +201,7 @@ func (c *core) beginQuestion() bool {
 // the name.
 func (v *Validator) NothingBelow(name string) bool {
 	c, err := v.initOnce()
-	name, ok := dnsname.ParseCanonical(name)
+	name, ok := dnsname.CanonicalName(name)
 	return err == nil && ok && c.validator != nil && !c.validator.HasAnchorWithin(name)
 }
 

@@ -120,7 +120,7 @@ func (c *limitedConn) acquireSlot(g *limitedListener) (ok bool) {
 	}
 	c.accepted = make(chan struct{})
 	defer close(c.accepted)
-	c.slot, ok = g.slots.AcquireSlot(c.client, g.closing, c.giveUpSlot)
+	c.slot, ok = g.slots.AcquireSlot(c.client, g.closing, c.closeToFreeSlot)
 	return ok
 }
 
@@ -154,10 +154,10 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// giveUpSlot makes the connection end, because another connection needs its slot: its place among the limited number of
+// closeToFreeSlot makes the connection end, because another connection needs its slot: its place among the limited number of
 // open connections. If inUse is false, the connection is closed at once. If inUse is true, a request is being answered,
 // and the connection is closed after that response.
-func (c *limitedConn) giveUpSlot(inUse bool) {
+func (c *limitedConn) closeToFreeSlot(inUse bool) {
 	c.closesAfterResponse.Store(true)
 	if !inUse {
 		go func() {

@@ -95,11 +95,11 @@ var unreachableErrnos = [...]syscall.Errno{
 	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
 }
 
-// systemSource returns the source address that the system uses for packets to ip. It connects a UDP socket, which sends
+// systemSourceAddress returns the source address that the system uses for packets to ip. It connects a UDP socket, which sends
 // nothing. The result is the zero Addr if there is no route to ip.
 //
 // An error means that the source cannot be determined now, for example because the process has too many open files.
-func systemSource(ip netip.Addr) (netip.Addr, error) {
+func systemSourceAddress(ip netip.Addr) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
 	if err != nil {
 		if slices.ContainsFunc(unreachableErrnos[:], func(e syscall.Errno) bool { return errors.Is(err, e) }) {
@@ -112,7 +112,7 @@ func systemSource(ip netip.Addr) (netip.Addr, error) {
 }
 
 // sourceOf returns the source address of the Dialer's connections to ip. For a net.Dialer, it is the result of
-// systemSource.
+// systemSourceAddress.
 //
 // Another Dialer, such as a proxy's, may reach networks that this machine does not reach. For such a Dialer, sourceOf
 // returns ip itself, so that every address counts as reachable.
@@ -120,7 +120,7 @@ func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	if _, plain := n.dialer().(*net.Dialer); !plain {
 		return ip, nil
 	}
-	return systemSource(ip)
+	return systemSourceAddress(ip)
 }
 
 // sourcesOf returns a map from each address in addrs to its source address. It omits addresses whose source cannot be

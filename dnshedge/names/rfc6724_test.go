@@ -41,10 +41,10 @@ func parseDestination(s string) destination {
 }
 
 func TestSystemSourceReturnsSourceAddress(t *testing.T) {
-	source, err := systemSource(netip.MustParseAddr("127.0.0.1"))
+	source, err := systemSourceAddress(netip.MustParseAddr("127.0.0.1"))
 	require.NoError(t, err)
 	assert.Equal(t, netip.MustParseAddr("127.0.0.1"), source)
-	source, _ = systemSource(netip.MustParseAddr("fe80::1%nowhere"))
+	source, _ = systemSourceAddress(netip.MustParseAddr("fe80::1%nowhere"))
 	assert.False(t, source.IsValid())
 	other := &Names{Dialer: struct{ *net.Dialer }{}}
 	ip := netip.MustParseAddr("192.0.2.1")

@@ -161,7 +161,7 @@ func (l *Listener) serveConn(conn *quicgo.Conn) {
 		context.AfterFunc(conn.Context(), client.Close)
 	}
 	c := &serverConn{Conn: conn, listener: l, client: client}
-	if !client.Start(c.giveUpSlot) || !l.addConn(c) {
+	if !client.Start(c.closeToFreeSlot) || !l.addConn(c) {
 		_ = conn.CloseWithError(l.closeCode(codeExcessiveLoad), "too many connections")
 		return
 	}
@@ -282,10 +282,10 @@ func (c *serverConn) recordAnswer() {
 	c.lastAnswer = time.Now()
 }
 
-// giveUpSlot makes the connection end, because another one needs its slot. inUse is true if a query is being answered. If
+// closeToFreeSlot makes the connection end, because another one needs its slot. inUse is true if a query is being answered. If
 // not, the connection ends when the client has had time to receive the last response, and a query that has arrived only in
 // part is lost.
-func (c *serverConn) giveUpSlot(inUse bool) {
+func (c *serverConn) closeToFreeSlot(inUse bool) {
 	if inUse {
 		go c.drain()
 		return

@@ -183,7 +183,7 @@ func (c *core) initValidator(t dnssec.Trust) error {
 func (c *core) readStubZones(zones map[string][]netip.AddrPort) error {
 	c.stubs = make(map[string]*delegation, len(zones))
 	for zone, addrs := range zones {
-		name, ok := dnsname.ParseCanonical(zone)
+		name, ok := dnsname.CanonicalName(zone)
 		if !ok || zone == "" {
 			return fmt.Errorf("recursor: Resolver.Zones has zone %q; want a name such as corp.example", zone)
 		}

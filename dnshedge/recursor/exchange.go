@@ -279,7 +279,7 @@ func (r *Resolver) IgnoresOptions() {}
 // It is false if validation is off, if the name is invalid, or if Zones or Trust has a zone at or below the name.
 func (r *Resolver) NothingBelow(name string) bool {
 	c, err := r.initOnce()
-	name, ok := dnsname.ParseCanonical(name)
+	name, ok := dnsname.CanonicalName(name)
 	if err != nil || !ok || c.validator == nil {
 		return false
 	}

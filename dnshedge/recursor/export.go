@@ -106,7 +106,7 @@ func (c *core) importZones(zones []nameservers.Delegation) {
 		z := newEmptyDelegation(x.Zone)
 		z.names, z.addrs, z.expires = x.Names, x.Addrs, x.Expires
 		if len(z.names) == 0 || len(z.names) > nameservers.MaxNames || len(z.addrs) > nameservers.MaxAddrs || z.expires.After(now.Add(maxTTL)) ||
-			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { canonical, ok := dnsname.ParseCanonical(name); return !ok || canonical != name }) {
+			slices.ContainsFunc(append([]string{z.zone}, z.names...), func(name string) bool { canonical, ok := dnsname.CanonicalName(name); return !ok || canonical != name }) {
 			continue
 		}
 		if len(z.addrs) == 0 {

@@ -87,7 +87,7 @@ type questionBudget struct {
 	synthesized     atomic.Int32        // answers synthesized from cached proofs
 }
 
-// Validation returns the limits of the cryptographic work, for chain.WorkBudget.
+// Validation returns the limits of the cryptographic work, for chain.ValidationBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
 // spendQuery counts one query for the question before it is sent. If Limits.Queries or Limits.ChainQueries is reached,

@@ -16,7 +16,7 @@ import (
 // A primingBudget limits the work for priming, the query for the names and addresses of the root servers (RFC 9609). It
 // is the budget of the question that starts priming.
 type primingBudget interface {
-	chain.WorkBudget
+	chain.ValidationBudget
 	spendQuery(hedge bool, chainQueries *atomic.Int32) error
 }
 

@@ -30,7 +30,7 @@ func parseQuestion(m *dns.Msg) (question, error) {
 		return question{}, fmt.Errorf("recursor: message has opcode %s, response %t and %d questions; want a QUERY with 1", dns.OpcodeToString[m.Opcode], m.Response, len(m.Question))
 	}
 	ask := m.Question[0]
-	name, ok := dnsname.ParseCanonical(ask.Name)
+	name, ok := dnsname.CanonicalName(ask.Name)
 	switch {
 	case !ok:
 		return question{}, fmt.Errorf("recursor: name %q is not a domain name", ask.Name)

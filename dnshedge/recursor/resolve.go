@@ -169,14 +169,14 @@ func (c *core) answerSpecialUseName(q question) *parsedResponse {
 	return &parsedResponse{kind: kindAnswer, Response: chain.Response{Status: validate.Insecure, Rcode: m.Rcode, Answer: m.Answer, Authority: m.Ns}}
 }
 
-// A validationBudget implements chain.WorkBudget for the validation of an answer. It sends the DS and DNSKEY queries
+// A validationBudget implements chain.ValidationBudget for the validation of an answer. It sends the DS and DNSKEY queries
 // that the validator needs, and the budget of a client's question pays for them.
 type validationBudget struct {
 	*questionBudget
 	core *core
 }
 
-// Query implements chain.WorkBudget: it sends a DS or DNSKEY question for name to the servers of the zone z. The
+// Query implements chain.ValidationBudget: it sends a DS or DNSKEY question for name to the servers of the zone z. The
 // servers in avoid have sent bogus data. They are queried last.
 //
 // It follows referrals, because the servers may serve a child zone, too. If a limit is reached, the error is a
@@ -215,7 +215,7 @@ const keyQueryTimeout = 4500 * time.Millisecond
 // answers to other questions. This is the aggressive use of a DNSSEC-validated cache (RFC 8198).
 type synthesizer struct {
 	validator        *chain.Validator
-	validationBudget chain.WorkBudget
+	validationBudget chain.ValidationBudget
 	questionBudget   *questionBudget
 	q                question
 	badSignatures    bool // the answer to a minimised question had invalid signatures

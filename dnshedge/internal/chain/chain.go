@@ -32,7 +32,7 @@ type Zone struct {
 	ReceivedAt  time.Time      // time at which the referral was received
 	Stub        bool           // the zone's servers are configured, so that the zone has no parent
 	CutsUnknown bool           // the caller follows no referrals, so that zone cuts below the zone are unknown
-	Servers     any            // servers of the zone, a value of the caller for its implementation of WorkBudget.Query
+	Servers     any            // servers of the zone, a value of the caller for its implementation of ValidationBudget.Query
 
 	evidenceOnce sync.Once         // sets the next three fields
 	evidenceSets []*validate.RRset // RRsets of DSEvidence
@@ -66,9 +66,9 @@ type Response struct {
 	signedByZone bool // the zone has signed at least part of the answer, so that the answer is not from an insecure child zone
 }
 
-// A WorkBudget limits the work for one question of a client, and sends the DS and DNSKEY queries that its validation
-// needs. It must be safe for concurrent use.
-type WorkBudget interface {
+// A ValidationBudget limits the work of validation for one question of a client, and sends the DS and DNSKEY queries
+// that validation needs. It must be safe for concurrent use.
+type ValidationBudget interface {
 	// Validation returns the limits of the cryptographic work for the question.
 	Validation() *validate.Validation
 	// Query sends a question to the servers of the zone z, and returns a response that CheckResponse has accepted. The
@@ -95,7 +95,7 @@ type Config struct {
 	// DropReferral is called when the referral to a zone turns out to be bogus or outdated. The caller must remove it from
 	// its cache.
 	DropReferral func(*Zone)
-	// IsLocalError reports whether an error of WorkBudget.Query has its cause on this machine, such as a lack of file
+	// IsLocalError reports whether an error of ValidationBudget.Query has its cause on this machine, such as a lack of file
 	// descriptors. A local error does not affect the status of a zone, and is not cached.
 	//
 	// IsLocalError must return false for a nil error. If the field is nil, errors are never local.

@@ -42,7 +42,7 @@ func (conf *Config) ReadTrust(field string, records []dns.RR, names []string) er
 		if usercode.IsNilRecord(rr) {
 			return fmt.Errorf("%s.Anchors has a nil record at index %d; want DS or DNSKEY", field, i)
 		}
-		name, ok := dnsname.ParseCanonical(rr.Header().Name)
+		name, ok := dnsname.CanonicalName(rr.Header().Name)
 		if !ok {
 			return fmt.Errorf("%s.Anchors has name %q; want a domain name", field, rr.Header().Name)
 		}
@@ -59,7 +59,7 @@ func (conf *Config) ReadTrust(field string, records []dns.RR, names []string) er
 		conf.Anchors = append(conf.Anchors, ds)
 	}
 	for _, spelled := range names {
-		name, ok := dnsname.ParseCanonical(spelled)
+		name, ok := dnsname.CanonicalName(spelled)
 		if !ok || spelled == "" {
 			return fmt.Errorf("%s.Insecure has %q; want a domain name", field, spelled)
 		}

@@ -91,7 +91,7 @@ func (r *keyEntry) appliesTo(z *Zone) bool {
 
 // PrefetchKeys starts the key lookup of the zone z, and does not wait for it. It does nothing if the status of the zone
 // is already known.
-func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
+func (c *Validator) PrefetchKeys(b ValidationBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableEntry(z, time.Now()) != nil {
 		return
 	}
@@ -110,7 +110,7 @@ func (c *Validator) PrefetchKeys(b WorkBudget, z *Zone) {
 //
 // old is the cache entry that the caller has rejected, or nil. If the cache now has another entry, joinKeyLookup
 // returns it as the result of a finished lookup.
-func (c *Validator) joinKeyLookup(b WorkBudget, z *Zone, old *keyEntry) (f *keyLookup, started bool) {
+func (c *Validator) joinKeyLookup(b ValidationBudget, z *Zone, old *keyEntry) (f *keyLookup, started bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r := c.keyCache[z.Name]; r != old && r.isCurrent(time.Now()) && r.appliesTo(z) {
@@ -254,7 +254,7 @@ func (r *keyEntry) isLocalFailure() bool {
 //
 // A bogus status is not an error. The error is the cause of ctx, or a local error: a query could not be sent for a
 // reason on this machine.
-func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*keyEntry, error) {
+func (c *Validator) lookUpKeys(ctx context.Context, b ValidationBudget, z *Zone) (*keyEntry, error) {
 	for again := false; ; again = true {
 		if r := c.applicableEntry(z, time.Now()); r != nil {
 			return r, nil
@@ -276,7 +276,7 @@ func (c *Validator) lookUpKeys(ctx context.Context, b WorkBudget, z *Zone) (*key
 // fails, the zone may have new keys. verifyOrRenewKeys then queries the keys, and calls verify again if they have changed.
 //
 // If the keys cannot be queried because of a local error (see Config.IsLocalError), it returns that error.
-func verifyOrRenewKeys[T any](ctx context.Context, c *Validator, b WorkBudget, z *Zone, r *keyEntry, verify func(*validate.Keys) (T, error)) (T, error) {
+func verifyOrRenewKeys[T any](ctx context.Context, c *Validator, b ValidationBudget, z *Zone, r *keyEntry, verify func(*validate.Keys) (T, error)) (T, error) {
 	v, err := verify(r.keys)
 	next, failed := c.renewOutdatedKeys(ctx, b, z, r, err)
 	switch {
@@ -293,7 +293,7 @@ func verifyOrRenewKeys[T any](ctx context.Context, c *Validator, b WorkBudget, z
 //
 // It returns nil if the keys have not changed, if r is younger than minBackoff, or if a limit has caused err. The
 // error is the cause of ctx, or a local error (see lookUpKeys).
-func (c *Validator) renewOutdatedKeys(ctx context.Context, b WorkBudget, z *Zone, r *keyEntry, err error) (*keyEntry, error) {
+func (c *Validator) renewOutdatedKeys(ctx context.Context, b ValidationBudget, z *Zone, r *keyEntry, err error) (*keyEntry, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.createdAt) < minBackoff {
 		return nil, nil
 	}
@@ -320,7 +320,7 @@ func listPossibleZoneCuts(name, zone string) (names []string) {
 // It looks up the names between zone and name, several in parallel. It returns the cache entry of the insecure zone, or
 // nil if there is none. If a limit or a local error prevents the search, it returns the entry of the failed lookup (see
 // isLocalFailure).
-func (c *Validator) findInsecureCut(ctx context.Context, b WorkBudget, zone *Zone, name string) (*keyEntry, error) {
+func (c *Validator) findInsecureCut(ctx context.Context, b ValidationBudget, zone *Zone, name string) (*keyEntry, error) {
 	const atOnce = 4
 	names := listPossibleZoneCuts(name, zone.Name)
 	for _, name := range names {
@@ -356,7 +356,7 @@ func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 //
 // If old is more recent than minBackoff, or if the cache has another entry, it returns the result of lookUpKeys. The
 // errors are those of lookUpKeys.
-func (c *Validator) refreshKeys(ctx context.Context, b WorkBudget, z *Zone, old *keyEntry) (*keyEntry, error) {
+func (c *Validator) refreshKeys(ctx context.Context, b ValidationBudget, z *Zone, old *keyEntry) (*keyEntry, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
 	c.mu.Unlock()
@@ -453,7 +453,7 @@ func cacheLifetime(ttls ...uint32) time.Duration {
 // determineStatus determines the security status and the keys of the zone z, and returns its cache entry. It sends DS
 // and DNSKEY queries, for which the budget b pays, if the trust anchors and the referral do not suffice. If a query
 // fails, the result is a bogus entry.
-func (c *Validator) determineStatus(ctx context.Context, b WorkBudget, z *Zone) (entry *keyEntry) {
+func (c *Validator) determineStatus(ctx context.Context, b ValidationBudget, z *Zone) (entry *keyEntry) {
 	now := time.Now()
 	a := c.anchors.nearestAnchor(z.Name)
 	switch {
@@ -516,7 +516,7 @@ func (c *Validator) determineStatus(ctx context.Context, b WorkBudget, z *Zone) 
 // and was ignored.
 //
 // If the zone has no valid DS records, d is nil, and r is the cache entry for z.
-func (c *Validator) obtainDS(ctx context.Context, b WorkBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *keyEntry) {
+func (c *Validator) obtainDS(ctx context.Context, b ValidationBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *keyEntry) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
 		sets, err := z.parseDSEvidence()
@@ -554,7 +554,7 @@ func (c *Validator) obtainDS(ctx context.Context, b WorkBudget, z *Zone) (d *val
 //
 // It returns the DS records and a nil entry. If there are no DS records, or if it fails, it returns nil and the cache
 // entry for z.
-func (c *Validator) queryDS(ctx context.Context, b WorkBudget, z *Zone) (*validate.DSSet, *keyEntry) {
+func (c *Validator) queryDS(ctx context.Context, b ValidationBudget, z *Zone) (*validate.DSSet, *keyEntry) {
 	var last *keyEntry
 	var bad []netip.AddrPort
 	for range maxServers {
@@ -607,7 +607,7 @@ func (c *Validator) inheritFromParent(z *Zone) *keyEntry {
 
 // inheritFromUncachedParent is like inheritFromParent, but looks up the status of the parent zone if the cache does not
 // have it. If that fails because of a local error or a limit, it returns the entry of this failure.
-func (c *Validator) inheritFromUncachedParent(ctx context.Context, b WorkBudget, z *Zone) *keyEntry {
+func (c *Validator) inheritFromUncachedParent(ctx context.Context, b ValidationBudget, z *Zone) *keyEntry {
 	if c.isIsland(z) {
 		return nil
 	}
@@ -643,7 +643,7 @@ func inheritUnlessSecure(r *keyEntry) *keyEntry {
 //
 // It returns the DS records and a nil entry. If there are no valid DS records, it returns nil and the cache entry for
 // z. Both are nil if the records were valid, but their TTL has expired.
-func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *keyEntry) {
+func (c *Validator) verifyDSEvidence(ctx context.Context, b ValidationBudget, z *Zone, from netip.AddrPort, evidence []*validate.RRset, ago time.Duration) (*validate.DSSet, *keyEntry) {
 	ds, evidence := selectDSEvidence(evidence, z.Name)
 	zone := c.selectSignerZone(z.Parent, deepestSigner(evidence, z.Parent.Name, z.Name), z.Name)
 	r, err := c.lookUpKeys(ctx, b, zone)
@@ -704,7 +704,7 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b WorkBudget, z *Zone,
 //
 // alias is the CNAME RRset, and evidence proves the expansion of a wildcard. signer is the zone that signed them, and r
 // is its cache entry with the keys.
-func (c *Validator) verifyCNAMEAtZone(ctx context.Context, b WorkBudget, z *Zone, from netip.AddrPort, signer *Zone, r *keyEntry, alias *validate.RRset, evidence []*validate.RRset) *keyEntry {
+func (c *Validator) verifyCNAMEAtZone(ctx context.Context, b ValidationBudget, z *Zone, from netip.AddrPort, signer *Zone, r *keyEntry, alias *validate.RRset, evidence []*validate.RRset) *keyEntry {
 	ttl, err := verifyOrRenewKeys(ctx, c, b, signer, r, func(k *validate.Keys) (uint32, error) {
 		v, err := b.Validation().Verify(alias, k, time.Now())
 		if err != nil || v.Encloser < 0 {
@@ -722,7 +722,7 @@ func (c *Validator) verifyCNAMEAtZone(ctx context.Context, b WorkBudget, z *Zone
 // newEntryAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed
 // with err. from is the server that sent the records. The entry is bogus, unless there is an insecure zone between the
 // parent zone and z, whose signatures need not be valid.
-func (c *Validator) newEntryAfterDSFailure(ctx context.Context, b WorkBudget, z *Zone, err error, from netip.AddrPort) *keyEntry {
+func (c *Validator) newEntryAfterDSFailure(ctx context.Context, b ValidationBudget, z *Zone, err error, from netip.AddrPort) *keyEntry {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
 	case failed != nil:
@@ -738,7 +738,7 @@ func (c *Validator) newEntryAfterDSFailure(ctx context.Context, b WorkBudget, z 
 // findInsecureCut.
 //
 // It returns nil without a search if all zone cuts below z are known, or if err is a limit or a local error.
-func (c *Validator) findHiddenInsecureCut(ctx context.Context, b WorkBudget, z *Zone, name string, err error) (*keyEntry, error) {
+func (c *Validator) findHiddenInsecureCut(ctx context.Context, b ValidationBudget, z *Zone, name string, err error) (*keyEntry, error) {
 	if !z.CutsUnknown || findLimitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
 	}
@@ -794,7 +794,7 @@ func deepestRRsetSigner(s *validate.RRset, zone, name string) string {
 	return lowest
 }
 
-// errNoResponse is the error of a key query in which WorkBudget.Query has panicked.
+// errNoResponse is the error of a key query in which ValidationBudget.Query has panicked.
 var errNoResponse = errors.New("no response has come")
 
 // A keyResponse is the result of a DNSKEY query: a response or an error.
@@ -805,7 +805,7 @@ type keyResponse struct {
 
 // queryKeys starts a DNSKEY query to the servers of the zone z. The returned channel receives exactly one result. The
 // servers in bad, which have sent bogus data, are queried last.
-func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ...netip.AddrPort) <-chan keyResponse {
+func (c *Validator) queryKeys(ctx context.Context, b ValidationBudget, z *Zone, bad ...netip.AddrPort) <-chan keyResponse {
 	done := make(chan keyResponse, 1)
 	c.Counts.KeyQueries.Add(1)
 	c.conf.Go(func(context.Context) {
@@ -821,7 +821,7 @@ func (c *Validator) queryKeys(ctx context.Context, b WorkBudget, z *Zone, bad ..
 // result. The zone is secure if its keys match d, the DS records or trust anchors.
 //
 // While the keys are bogus, awaitKeys queries further servers, up to maxServers.
-func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *keyEntry {
+func (c *Validator) awaitKeys(ctx context.Context, b ValidationBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *keyEntry {
 	var last *keyEntry
 	var bad []netip.AddrPort
 	for try := range maxServers {
@@ -853,7 +853,7 @@ func (c *Validator) awaitKeys(ctx context.Context, b WorkBudget, z *Zone, d *val
 
 // verifyKeyResponse verifies resp, a DNSKEY response of the zone z, with the DS records or trust anchors d. It returns
 // the cache entry for z: secure with the keys, insecure, or bogus.
-func (c *Validator) verifyKeyResponse(b WorkBudget, z *Zone, d *validate.DSSet, resp *Response) *keyEntry {
+func (c *Validator) verifyKeyResponse(b ValidationBudget, z *Zone, d *validate.DSSet, resp *Response) *keyEntry {
 	now := time.Now()
 	sets, err := validate.GroupRRsets(resp.Answer)
 	if err != nil {

@@ -26,7 +26,7 @@ func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 //
 // It looks up the zones between s.Zone and the signer of the answer. Without signatures, it looks up all names between
 // s.Zone and the question's name, because one of them must be an insecure zone.
-func (c *Validator) PrefetchChain(b WorkBudget, s *Response) {
+func (c *Validator) PrefetchChain(b ValidationBudget, s *Response) {
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
 	if err != nil || s.Type == dns.TypeRRSIG { // which is never signed
 		return

@@ -21,7 +21,7 @@ const (
 // for this question too.
 //
 // valid is false if a signature is invalid or the response has more than maxMinimisedSets RRsets.
-func (c *Validator) CacheMinimisedDenial(ctx context.Context, b WorkBudget, s *Response) (valid bool) {
+func (c *Validator) CacheMinimisedDenial(ctx context.Context, b ValidationBudget, s *Response) (valid bool) {
 	if !s.isNegative() || !c.ShouldValidate(s.Name, s.Type) {
 		return true
 	}

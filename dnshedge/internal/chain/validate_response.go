@@ -16,7 +16,7 @@ import (
 //
 // The error is the cause of ctx, or a local error (see Config.IsLocalError). A bogus answer is not an error: its Status
 // is Bogus.
-func (c *Validator) ValidateResponse(ctx context.Context, b WorkBudget, s *Response) error {
+func (c *Validator) ValidateResponse(ctx context.Context, b ValidationBudget, s *Response) error {
 	if s.Status == validate.Secure {
 		return nil // CheckResponse has verified it
 	}
@@ -77,7 +77,7 @@ func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validat
 //
 // If verification fails, the zone may have new keys. verifyResponseOrRenewKeys then queries the keys and verifies the answer
 // again. The errors are those of lookUpKeys.
-func (c *Validator) verifyResponseOrRenewKeys(ctx context.Context, b WorkBudget, s *Response, zone *Zone, r *keyEntry, sets [][]*validate.RRset) error {
+func (c *Validator) verifyResponseOrRenewKeys(ctx context.Context, b ValidationBudget, s *Response, zone *Zone, r *keyEntry, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
 	next, failed := c.renewOutdatedKeys(ctx, b, zone, r, err)
@@ -123,7 +123,7 @@ func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Ke
 //
 // It searches for this zone, because the caller may not know it: a server of both the parent and the child zone sends
 // no referral.
-func (c *Validator) validateUnsigned(ctx context.Context, b WorkBudget, s *Response, zone *Zone) error {
+func (c *Validator) validateUnsigned(ctx context.Context, b ValidationBudget, s *Response, zone *Zone) error {
 	r, err := c.findInsecureCut(ctx, b, zone, s.zoneLookupName())
 	switch {
 	case err != nil:

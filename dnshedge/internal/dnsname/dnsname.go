@@ -9,11 +9,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseCanonical converts a name to the canonical form that the package comment describes. It adds a missing final dot,
+// CanonicalName returns a name in the canonical form that the package comment describes. It adds a missing final dot,
 // and converts letters to lower case.
 //
 // The boolean is false if the name is empty, malformed, or longer than 255 bytes in wire format.
-func ParseCanonical(name string) (string, bool) {
+func CanonicalName(name string) (string, bool) {
 	plain := name != ""
 	for i := 0; i < len(name) && plain; i++ {
 		c := name[i]

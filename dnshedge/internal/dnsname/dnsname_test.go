@@ -27,12 +27,12 @@ func TestParseCanonicalNormalizesEqualNames(t *testing.T) {
 		"Ä.example.":              `\195\132.example.`,
 		strings.Repeat("a.", 127): strings.Repeat("a.", 127),
 	} {
-		got, ok := dnsname.ParseCanonical(in)
+		got, ok := dnsname.CanonicalName(in)
 		assert.True(t, ok, in)
 		assert.Equal(t, want, got, in)
 	}
 	for _, in := range []string{"..", "a..b.", ".a.", strings.Repeat("a", 64) + ".", strings.Repeat("a.", 128), `a\`} {
-		_, ok := dnsname.ParseCanonical(in)
+		_, ok := dnsname.CanonicalName(in)
 		assert.False(t, ok, in)
 	}
 }
@@ -57,9 +57,9 @@ func FuzzNames(f *testing.F) {
 		if err != nil || strings.Contains(string(wire[:end]), "\xc0") {
 			t.Skip()
 		}
-		name, ok := dnsname.ParseCanonical(text)
+		name, ok := dnsname.CanonicalName(text)
 		require.True(t, ok, text)
-		again, _ := dnsname.ParseCanonical(name)
+		again, _ := dnsname.CanonicalName(name)
 		require.Equal(t, name, again)
 		require.Equal(t, end, dnsname.WireLength(name))
 		zone := name
