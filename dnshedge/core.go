@@ -289,12 +289,12 @@ func newLocalResult(q question, m *dns.Msg) *result {
 	return r
 }
 
-// findCachedAnswer searches the cache for an answer to q. isUsable is true if the caller may get the answer at once. If
-// its refresh is due as well, the caller must call startRefresh. The refresh is due if the entry is popular and expires
-// soon, or if it has expired and refreshes are not postponed.
+// findCachedAnswer searches the cache for an answer to q. isUsable is true if the caller may get the answer at once.
+// If cached says that a refresh is due as well, the caller must call startRefresh. The refresh is due if the entry
+// is popular and expires soon, or if it has expired and no refresh has failed recently.
 //
-// If isUsable is false, the caller must ask the servers. The answer is then the expired answer to return if the servers
-// fail. If there is none, it has the freshness entryMissing.
+// If isUsable is false, the caller must ask the servers. The answer is then the expired answer to return if the
+// servers fail. If there is none, it has the freshness entryMissing.
 func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedAnswer, isUsable bool) {
 	cache := c.conf.Cache
 	if !c.isCacheable(q) || lookup.HasCacheBypass(ctx) {

@@ -34,18 +34,18 @@ var _ dns.Handler = (*Client)(nil)
 // The response is written with w.Write if w is a dns.Server's own writer. Otherwise it is written with w.WriteMsg,
 // which middleware overrides.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
-	p := responseBuffers.Get().(*responseBuffer)
+	p := messageBuffers.Get().(*messageBuffer)
 	q, limit := (*wire.Query)(nil), 0
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
-		responseBuffers.Put(p) // not needed while the servers are asked
+		messageBuffers.Put(p) // not needed while the servers are asked
 		l, subqueueKey := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
 		waits := c.core.enqueueQuery(context.Background(), l, subqueueKey)
 		out, _ := waits.answerQueuedQuery(context.Background(), q)
 		waits.End(nil)
-		p = responseBuffers.Get().(*responseBuffer)
+		p = messageBuffers.Get().(*messageBuffer)
 		p.b = appendResult(p.b[:0], q, out, limit)
 	}
-	defer responseBuffers.Put(p)
+	defer messageBuffers.Put(p)
 	if tls, ok := w.(dns.ConnectionStater); ok && tls.ConnectionState() != nil {
 		p.b = wire.PadResponse(p.b, 0)
 	}
@@ -63,13 +63,13 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// A responseBuffer is memory for one query and its response, which a pool reuses.
-type responseBuffer struct {
+// A messageBuffer is memory for a query or its response in wire format, which a pool reuses.
+type messageBuffer struct {
 	q wire.Query
 	b []byte
 }
 
-var responseBuffers = sync.Pool{New: func() any { return &responseBuffer{b: make([]byte, 0, 2048)} }}
+var messageBuffers = sync.Pool{New: func() any { return &messageBuffer{b: make([]byte, 0, 2048)} }}
 
 // appendResponse answers the message r if that needs no query. It appends the response in wire format to b, and returns
 // the result as out. ask is then nil. If a server must be queried, ask is the question for it, and the response must
@@ -80,7 +80,7 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0
 	}
-	if err := q.Read(r); err != nil {
+	if err := q.SetMessage(r); err != nil {
 		return appendRefusal(b, r, rcodeForParseError(err)), nil, 0
 	}
 	limit = wire.MaxMsg

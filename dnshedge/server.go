@@ -316,8 +316,8 @@ func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 		defer w.End(nil)
 		r, displaced := w.answerQueuedQuery(s.ctx, q.Query)
 		if !displaced {
-			p := responseBuffers.Get().(*responseBuffer)
-			defer responseBuffers.Put(p)
+			p := messageBuffers.Get().(*messageBuffer)
+			defer messageBuffers.Put(p)
 			p.b = appendResult(p.b[:0], q.Query, r, min(q.Size, wire.DefaultUDPSize))
 			write(p.b)
 		}

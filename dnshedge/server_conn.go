@@ -153,8 +153,8 @@ func (c *serverConn) serveQueries() {
 // answerMessage answers the message m of the client with the address from: at once, or in a new goroutine of wg if the
 // cache has no answer. It returns false if the connection must be closed. An idle connection has no memory for responses.
 func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) bool {
-	p := responseBuffers.Get().(*responseBuffer)
-	defer responseBuffers.Put(p)
+	p := messageBuffers.Get().(*messageBuffer)
+	defer messageBuffers.Put(p)
 	q := c.s.handleMessage(&p.q, append(p.b[:0], 0, 0), m, from, wire.MaxMsg)
 	switch {
 	case q.drop:
@@ -198,8 +198,8 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 		c.lockWriting()
 		defer c.unlockWriting()
 		// While it waits for the lock, a question holds only the answer, which equal questions share.
-		p := responseBuffers.Get().(*responseBuffer)
-		defer responseBuffers.Put(p)
+		p := messageBuffers.Get().(*messageBuffer)
+		defer messageBuffers.Put(p)
 		p.b = c.padResponse(appendResult(append(p.b[:0], 0, 0), q.Query, r, wire.MaxMsg))
 		_ = c.writeResponse(p.b)
 	})

@@ -33,7 +33,7 @@ func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 		l.Authority = selectDenialRecords(r.Ns)
 		return l
 	}
-	l.Rcode, l.Authority = r.Rcode, slices.DeleteFunc(slices.Clone(r.Ns), isOtherClass)
+	l.Rcode, l.Authority = r.Rcode, slices.DeleteFunc(slices.Clone(r.Ns), hasOtherClass)
 	l.isEmpty = r.Rcode == dns.RcodeSuccess && !slices.ContainsFunc(r.Ns, isSOA)
 	return l
 }
@@ -54,7 +54,7 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 	}
 	var sigs []dns.RR
 	for _, rr := range rrs {
-		if isOtherClass(rr) || dnsname.ToLower(rr.Header().Name) != name {
+		if hasOtherClass(rr) || dnsname.ToLower(rr.Header().Name) != name {
 			continue
 		}
 		if _, is := rr.(*dns.RRSIG); is {
@@ -69,8 +69,8 @@ func selectRRset(rrs []dns.RR, name string, qtype uint16) (set []dns.RR) {
 	return append(set, sigs...)
 }
 
-// isOtherClass reports whether a record has another class than IN.
-func isOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
+// hasOtherClass reports whether a record has another class than IN.
+func hasOtherClass(rr dns.RR) bool { return rr.Header().Class != dns.ClassINET }
 
 // isSOA reports whether a record is an SOA record. In the authority section, an SOA record marks a negative answer (RFC
 // 2308 §2). NSEC records do not, because they can also prove the expansion of a wildcard.
@@ -80,7 +80,7 @@ func isSOA(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA }
 // that cover them.
 func selectDenialRecords(ns []dns.RR) (all []dns.RR) {
 	for _, rr := range ns {
-		if t := chain.CoveredType(rr); (t == dns.TypeNSEC || t == dns.TypeNSEC3) && !isOtherClass(rr) {
+		if t := chain.CoveredType(rr); (t == dns.TypeNSEC || t == dns.TypeNSEC3) && !hasOtherClass(rr) {
 			all = append(all, rr)
 		}
 	}

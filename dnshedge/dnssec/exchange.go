@@ -116,17 +116,17 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	switch why := (*validate.Reason)(nil); {
 	case err == nil:
 		c.countSecurity(a)
-		return a.NewMessage(m), nil
+		return a.NewResponse(m), nil
 	case c.ctx.Err() != nil: // also if it has ended ctx
 		return nil, net.ErrClosed
 	case errors.As(err, &why):
 		c.recordBogus(q, why)
-		return (&chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{chain.ExtendedError(why)}}).NewMessage(m), nil
+		return (&chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{chain.ExtendedError(why)}}).NewResponse(m), nil
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case within.Err() != nil:
 		option := &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeNoReachableAuthority, ExtraText: errTimeout.Error()}
-		return (&chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{option}}).NewMessage(m), nil
+		return (&chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{option}}).NewResponse(m), nil
 	}
 	return nil, err
 }

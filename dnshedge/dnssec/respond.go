@@ -29,7 +29,7 @@ func restoreCase(name, spelled string, sections ...[]dns.RR) {
 // recordBogus counts a bogus answer to q in the statistics, and logs its reason.
 func (c *core) recordBogus(q question, why *validate.Reason) {
 	if why.Limit != "" {
-		c.countLimit(statsLimitName(why.Limit))
+		c.countLimitReached(statsLimitName(why.Limit))
 	}
 	c.validator.Counts.AddBogus(why.EDE)
 	c.events.RecordBogus(c.conf.Logger, "dnssec", observe.RecursorBogus{

@@ -250,8 +250,8 @@ func (v *Validator) Stats() observe.RecursorStats {
 	return s
 }
 
-// countLimit counts, for Stats, a question that reached a limit. limit is the name of a field of recursor.Limits.
-func (c *core) countLimit(limit string) {
+// countLimitReached counts, for Stats, a question that reached a limit. limit is the name of a field of recursor.Limits.
+func (c *core) countLimitReached(limit string) {
 	n, ok := c.counters.limited.Load(limit)
 	if !ok {
 		n, _ = c.counters.limited.LoadOrStore(limit, new(atomic.Int64))

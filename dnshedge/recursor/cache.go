@@ -211,7 +211,7 @@ func (c *cache) addGlue(q question, rrs []dns.RR, now time.Time) {
 		ttl = maxTTL
 	}
 	for _, rr := range rrs {
-		ttl = min(ttl, time.Duration(validTTL(rr))*time.Second)
+		ttl = min(ttl, time.Duration(effectiveTTL(rr))*time.Second)
 	}
 	k := answerCacheKey(q)
 	k.isGlue = true
@@ -232,8 +232,8 @@ func (c *cache) lookUpGlue(q question, now time.Time) (rrs []dns.RR, ok bool) {
 	return e.answer.Answer, true
 }
 
-// addConfirmedReferral records that the parent zone has confirmed the delegation of a zone. For failureTTL,
-// isReferralConfirmed then returns true, so that the parent zone is not queried again.
+// addConfirmedReferral records that the delegation of a zone, whose servers failed, is unchanged at the parent zone.
+// For failureTTL, isReferralConfirmed then returns true, so that the parent zone is not queried again.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, isFailure: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }

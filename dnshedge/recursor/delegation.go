@@ -49,7 +49,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	ttl := uint32(maxTTL / time.Second)
 	for _, rr := range ns {
 		if s, ok := rr.(*dns.NS); ok && s.Hdr.Class == dns.ClassINET && dnsname.ToLower(s.Hdr.Name) == zone {
-			ttl = min(ttl, validTTL(rr))
+			ttl = min(ttl, effectiveTTL(rr))
 			name := dnsname.ToLower(s.Ns)
 			if _, listed := glued[name]; !listed && len(names) < maxNSRecords {
 				names = append(names, name)
@@ -69,7 +69,7 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 		}
 		if a := netip.AddrPortFrom(addr, dnsPort); !slices.Contains(z.addrs, a) {
 			z.addrs, z.glueOwners = append(z.addrs, a), append(z.glueOwners, name)
-			ttl = min(ttl, validTTL(rr))
+			ttl = min(ttl, effectiveTTL(rr))
 		}
 		glued[name] = true
 	}

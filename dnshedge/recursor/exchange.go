@@ -93,7 +93,7 @@ func (c *core) answerQuestion(ctx context.Context, m *dns.Msg, q question) (*dns
 	if err != nil {
 		c.counters.failures.Add(1)
 		if limit := (*limitError)(nil); errors.As(err, &limit) {
-			c.countLimit(limit.field)
+			c.countLimitReached(limit.field)
 		}
 	}
 	resp := buildResponse(m, q, a, err)
@@ -176,7 +176,8 @@ func (l *lookup) followAliases(ctx context.Context, q question) (*chain.Answer, 
 // because not all names that its sender compressed may be compressed (RFC 3597 §4).
 var errTooLarge = errors.New("recursor: the answer does not fit a message")
 
-// fitsMessage reports whether the answer a fits a DNS message, together with a question and an OPT record.
+// fitsMessage reports whether the answer a fits in a DNS message of 65,535 bytes, together with a question and an
+// OPT record.
 func fitsMessage(a *chain.Answer) bool {
 	const maxSize = dns.MaxMsgSize - 512
 	n := 0
@@ -211,7 +212,7 @@ func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err
 		c.validator.Counts.AddBogus(bogus.EDE)
 		c.recordBogus(q.name, q.qtype, bogus)
 		if bogus.Limit != "" {
-			c.countLimit(bogus.Limit)
+			c.countLimitReached(bogus.Limit)
 		}
 		return dnssec.Bogus, err
 	case err != nil || q.cd:
@@ -227,8 +228,8 @@ func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err
 	return dnssec.Insecure, nil
 }
 
-// countLimit counts, for Stats, a question that reached a limit. field is the name of the limit's field in Limits.
-func (c *core) countLimit(field string) {
+// countLimitReached counts, for Stats, a question that reached a limit. field is the name of the limit's field in Limits.
+func (c *core) countLimitReached(field string) {
 	n, ok := c.counters.limited.Load(field)
 	if !ok {
 		n, _ = c.counters.limited.LoadOrStore(field, new(atomic.Int64))
@@ -242,7 +243,7 @@ func buildResponse(m *dns.Msg, q question, a *chain.Answer, err error) *dns.Msg 
 	if err != nil {
 		a = &chain.Answer{Rcode: dns.RcodeServerFailure, Options: []dns.EDNS0{extendedError(err)}}
 	}
-	resp := a.NewMessage(m)
+	resp := a.NewResponse(m)
 	if spelled := m.Question[0].Name; spelled != q.name && dns.IsFqdn(spelled) {
 		for _, rr := range resp.Answer {
 			if h := rr.Header(); strings.EqualFold(h.Name, q.name) {

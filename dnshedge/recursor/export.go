@@ -43,7 +43,7 @@ func (r *Resolver) serverIdentity() string {
 		zones = append(zones, fmt.Sprint(dns.CanonicalName(zone), slices.SortedFunc(slices.Values(addrs), netip.AddrPort.Compare)))
 	}
 	slices.Sort(zones)
-	return fmt.Sprintf("%s %q %v", r.rootIdentity(), zones, r.PrivateOK)
+	return fmt.Sprintf("%s %q %v", r.hintsKey(), zones, r.PrivateOK)
 }
 
 // serverIdentityHash returns a hash of the configured servers, for exports. Exported delegations are used only by a
@@ -53,9 +53,9 @@ func (r *Resolver) serverIdentityHash() string {
 	return string(h[:])
 }
 
-// rootIdentity returns a string that identifies the configured root servers. Resolvers with equal values of Hints have
-// equal strings.
-func (r *Resolver) rootIdentity() string {
+// hintsKey returns a string for the configured root servers. An import compares it: the strings of two Resolvers are
+// equal exactly if their Hints are equal, in any order.
+func (r *Resolver) hintsKey() string {
 	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
 	return fmt.Sprint(r.Hints == nil, hints)
 }

@@ -324,7 +324,7 @@ func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
 	}
 	all := append(ds, denial...)
 	for _, rr := range all {
-		rr.Header().Ttl = validTTL(rr)
+		rr.Header().Ttl = effectiveTTL(rr)
 	}
 	return all[:min(len(all), nameservers.MaxEvidence)]
 }
@@ -348,7 +348,7 @@ func findSOA(rrs []dns.RR, zone, name string) dns.RR {
 			continue
 		}
 		if owner := dnsname.ToLower(soa.Hdr.Name); dnsname.IsWithin(owner, zone) && dnsname.IsWithin(name, owner) {
-			soa.Hdr.Ttl = validTTL(soa)
+			soa.Hdr.Ttl = effectiveTTL(soa)
 			if soa.Minttl < 1<<31 {
 				soa.Hdr.Ttl = min(soa.Hdr.Ttl, soa.Minttl)
 			}
@@ -380,7 +380,7 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 			continue
 		}
 		if h.Class == dns.ClassINET && (t == dns.TypeNSEC || t == dns.TypeNSEC3 || t == dns.TypeSOA) && dnsname.IsWithin(dnsname.ToLower(h.Name), zone) {
-			h.Ttl = validTTL(rr)
+			h.Ttl = effectiveTTL(rr)
 			r.Authority = append(r.Authority, rr)
 		}
 	}
@@ -390,7 +390,7 @@ func (r *parsedResponse) addDenialRecords(m *dns.Msg, zone string) {
 // the owner name, and with covered as the type that they sign.
 func (r *parsedResponse) addSignatures(m *dns.Msg, name string, covered uint16) {
 	for _, sig := range chain.SelectSignatures(name, covered, m.Answer, m.Extra) { // some servers put signatures into the additional section
-		sig.Header().Ttl = validTTL(sig)
+		sig.Header().Ttl = effectiveTTL(sig)
 		r.Answer = append(r.Answer, sig)
 	}
 }

@@ -39,7 +39,7 @@ func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, secti
 				continue
 			}
 			left := max(1, int32(sig.Expiration-uint32(now.Unix()))) // in serial arithmetic (RFC 4034 §3.1.5)
-			end := min(validTTL(sig), sig.OrigTtl, uint32(left))
+			end := min(effectiveTTL(sig), sig.OrigTtl, uint32(left))
 			s := rrsetKey{dnsname.ToLower(sig.Hdr.Name), sig.TypeCovered}
 			if old, ok := ends[s]; ok {
 				end = choose(old, end)
@@ -102,8 +102,8 @@ func recordAddress(rr dns.RR) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// validTTL returns the TTL of a record in seconds. A TTL of 2^31 or more counts as 0 (RFC 2181 §8).
-func validTTL(rr dns.RR) uint32 {
+// effectiveTTL returns the TTL of a record in seconds. A TTL of 2^31 or more counts as 0 (RFC 2181 §8).
+func effectiveTTL(rr dns.RR) uint32 {
 	if ttl := rr.Header().Ttl; ttl < 1<<31 {
 		return ttl
 	}
@@ -133,7 +133,7 @@ func equalizeTTLs(rrs []dns.RR) {
 	}
 	lowest := make(map[set]uint32, 1)
 	for _, rr := range rrs {
-		k, ttl := setOf(rr), validTTL(rr)
+		k, ttl := setOf(rr), effectiveTTL(rr)
 		if old, ok := lowest[k]; ok {
 			ttl = min(ttl, old)
 		}

@@ -36,10 +36,10 @@ func (a *Answer) AddResponse(s *Response) {
 // client must obey the payload size in the client's query instead.
 const udpSize = 1232
 
-// NewMessage returns the response to the client's message m. AD is set if the answer is secure and the client wants AD.
-// DNSSEC records are left out if m lacks DO. The response has an OPT record if m has one. The extended error of an
-// insecure answer is Reason.
-func (a *Answer) NewMessage(m *dns.Msg) *dns.Msg {
+// NewResponse returns the response to the client's message m. AD is set if the answer is secure and the client wants
+// AD. DNSSEC records are left out if m lacks DO. The response has an OPT record if m has one. The extended error of
+// an insecure answer is the field Reason.
+func (a *Answer) NewResponse(m *dns.Msg) *dns.Msg {
 	r := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: m.Id, Response: true, RecursionDesired: m.RecursionDesired, RecursionAvailable: true, CheckingDisabled: m.CheckingDisabled, Rcode: a.Rcode,
 	}, Compress: true, Question: []dns.Question{m.Question[0]}, Answer: a.Answer, Ns: a.Authority}

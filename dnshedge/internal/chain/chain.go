@@ -22,8 +22,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A Zone is a DNS zone as one referral from its parent zone describes it. Two referrals to the same zone result in two
-// Zones. It must not be changed after its first use, and is then safe for concurrent use.
+// A Zone is a DNS zone as one referral from its parent zone describes it: a delegation, the evidence for its DS
+// records, and its servers. Two referrals to the same zone result in two Zones. It must not be changed after its
+// first use, and is then safe for concurrent use.
 type Zone struct {
 	Name        string         // absolute, in lower case
 	Parent      *Zone          // nil if no referral led to the zone

@@ -783,7 +783,7 @@ func deepestSigner(sets []*validate.RRset, zone, name string) string {
 // one of the signers, it is zone. Otherwise it is the deepest signer between zone and name, or zone if there is none.
 func deepestRRsetSigner(s *validate.RRset, zone, name string) string {
 	lowest := zone
-	for _, signer := range s.SignerZones() {
+	for _, signer := range s.SignerNames() {
 		switch signer = dnsname.ToLower(signer); {
 		case signer == zone:
 			return zone

@@ -29,8 +29,9 @@ func hasDenialRecords(sets []*validate.RRset) bool {
 	return slices.ContainsFunc(sets, func(s *validate.RRset) bool { return s.Type == dns.TypeNSEC || s.Type == dns.TypeNSEC3 })
 }
 
-// findLimitReason returns the *validate.Reason in err if a limit of the question has caused the error. Otherwise it returns
-// nil. A reached limit does not affect the security status of a zone.
+// findLimitReason returns the *validate.Reason in err if a limit of the question, of queries or of cryptographic
+// work, has caused the error. Otherwise it returns nil. The caller must not record a zone as bogus because of a
+// limit.
 func findLimitReason(err error) *validate.Reason {
 	why := (*validate.Reason)(nil)
 	if errors.As(err, &why) && why.Limit != "" {

@@ -184,11 +184,11 @@ func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, se
 	return nil
 }
 
-// verifyResponse verifies the answer with the keys k of a zone, and sets its status. sets are the RRsets of the answer
-// and authority sections.
+// verifyResponse verifies the answer with the keys k of a zone, within the work limits of w, and sets its status.
+// sets are the RRsets of the answer and authority sections.
 //
-// It reduces Answer and Authority to the verified records (see validate.RRset.AuthenticRecords). If the answer is not
-// valid, the error is a *validate.Reason, and no field changes except signedByZone.
+// It reduces Answer and Authority to the verified records (see validate.RRset.AuthenticRecords). If the answer is
+// not valid, the error is a *validate.Reason, and no field changes except signedByZone.
 func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if s.isNegative() {
 		return s.verifyDenial(w, sets[1], k, now)

@@ -93,9 +93,9 @@ func (n *ValidationLog) shouldLogZone(zone string, now time.Time) bool {
 }
 
 // LogRootWarnings logs a warning if the root's signatures show that the clock is wrong, and a warning if root keys have no
-// trust anchor. It does nothing if the last check is more recent than rootCheckInterval.
+// trust anchor. It does nothing if it has checked within rootCheckInterval.
 //
-// fill must set ClockOff and UnknownSEP. source is the name of the package, with which the messages begin. If logger is
+// It calls fill, which must set the fields ClockOff and UnknownSEP. source is the name of the package, with which the messages begin. If logger is
 // nil, nothing is logged.
 func (n *ValidationLog) LogRootWarnings(logger *slog.Logger, source string, now time.Time, fill func(*observe.RecursorStats)) {
 	next := n.nextRootCheck.Load()

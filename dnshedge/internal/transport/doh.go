@@ -301,7 +301,7 @@ func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.tryBeginProbe(wait) {
 		if h.pool != nil {
-			h.pool.assignToWaiting()
+			h.pool.distributeStreams()
 		}
 		return
 	}
@@ -416,7 +416,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 				d.Owner.RecordHandshake(time.Since(start))
 			}
 			if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
-				h.pool.assignToWaiting() // further streams are available now
+				h.pool.distributeStreams() // further streams are available now
 			}
 		},
 		// GotConn is too early: the request may still wait for a free stream.
@@ -633,9 +633,9 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// tryBeginProbe reports whether the caller must send a probe, because requests wait and nothing has arrived for a
-// while. If nothing has arrived since the last probe either, it retires h and returns false. wait is the time until the
-// stall timer expires again.
+// tryBeginProbe must be called when the stall timer expires. It reports whether the caller must send a probe,
+// because requests are in flight; it then restarts the timer, for the duration wait. If nothing has arrived since
+// the last probe, it returns false and retires h: no new requests are sent over h.
 func (h *httpConn) tryBeginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -225,9 +225,9 @@ func (l *httpConnPool) checkWaiting() {
 	l.assignStreams(now)
 }
 
-// assignToWaiting assigns free streams to waiting requests. It must be called when a connection was opened, has ended,
+// distributeStreams assigns free streams to waiting requests. It must be called when a connection was opened, has ended,
 // or has more streams.
-func (l *httpConnPool) assignToWaiting() {
+func (l *httpConnPool) distributeStreams() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.assignStreams(time.Now())

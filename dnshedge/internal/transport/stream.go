@@ -124,7 +124,8 @@ func newStream(c Config, security *tls.Config) *streamTransport {
 	return s
 }
 
-// Ready implements Transport. It returns true if a connection for first queries is open.
+// Ready implements Transport. It returns true if a connection is open over which a query that is not repeated can be
+// sent without a handshake.
 func (s *streamTransport) Ready() bool {
 	l := &s.pools[0]
 	l.mu.Lock()

@@ -261,8 +261,8 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endWith implements watcher, so that the end of the query's context ends the wait for the response. It makes a pending
-// read of the query's own socket return with a timeout.
+// endWith implements endListener. It is called when the query's context ends, and makes a pending read of the
+// query's own socket return with a timeout. The errors of the context are not needed.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // writeQuery writes the query to the socket c, and stores the time at which it did so in the field sent.

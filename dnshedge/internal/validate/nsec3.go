@@ -114,7 +114,8 @@ func (s *nsec3Set) hashName(n name) (nsec3Hash, bool) {
 	return h, true
 }
 
-// countSHA1Blocks returns the number of 64-byte blocks that SHA-1 processes for n bytes of data, including the padding.
+// countSHA1Blocks returns the number of 64-byte blocks that SHA-1 processes for n bytes of data, including the
+// padding. This is the cost of a hash for NSEC3.
 func countSHA1Blocks(n int) int { return (n + 9 + sha1.BlockSize - 1) / sha1.BlockSize }
 
 // candidateRecords returns the records that may match or cover the hash h. If the set is sorted, this is at most one

@@ -116,12 +116,12 @@ func (l *nameParser) parseCached(s string) (name, bool) {
 	return l.name, l.ok
 }
 
-// SignerZones returns the signer names in the signatures of the RRset, without duplicates. It omits impossible signers:
+// SignerNames returns the signer names in the signatures of the RRset, without duplicates. It omits impossible signers:
 // the RRset must be in the signer's zone, and the signer of DS records must be a parent zone.
 //
 // The signatures are not verified. If a signer is below the zone whose server was asked, a zone cut exists for which no
 // referral was received.
-func (s *RRset) SignerZones() []string {
+func (s *RRset) SignerNames() []string {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return nil
 	}

@@ -103,7 +103,7 @@ func TestVerifyNeedsZoneAsSigner(t *testing.T) {
 		s := set(t, rrs, c.signer)
 		_, err := verify(s, c.keys, now)
 		assert.Equal(t, c.right, err == nil)
-		assert.Equal(t, []string{c.signer.key.Hdr.Name}, s.SignerZones())
+		assert.Equal(t, []string{c.signer.key.Hdr.Name}, s.SignerNames())
 	}
 }
 

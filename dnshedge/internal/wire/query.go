@@ -65,14 +65,14 @@ var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, S
 // other than OPT.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
-	if err := q.Read(m); err != nil {
+	if err := q.SetMessage(m); err != nil {
 		return nil, err
 	}
 	return q, nil
 }
 
-// Read is like NewQuery, but stores the result in q. Other goroutines must not use q.
-func (q *Query) Read(m *dns.Msg) error {
+// SetMessage does the same as NewQuery, but stores the result in q. Other goroutines must not use q.
+func (q *Query) SetMessage(m *dns.Msg) error {
 	if len(m.Question) != 1 {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
 	}

@@ -23,7 +23,7 @@ const (
 	outageInterval = time.Second // minimum time between two timeouts of the same zone that count for an outage
 
 	serverBytes = 160 // estimated memory of a server with its table entry, in bytes
-	lameBytes   = 640 // estimated memory of a lameRecord or a zoneState with its name, in bytes
+	lameBytes   = 640 // estimated memory of a lameness or a zoneState with its name, in bytes
 
 	healthBytes = 160 // estimated memory of a zoneServerHealth with its table entry, in bytes
 )
@@ -74,7 +74,7 @@ func NewPool(conf Config) *Pool {
 	names := int(min(bytes/16/lameBytes, math.MaxInt32)) // of lame records and of zones
 	f.servers = serverTable{int(min(bytes*3/4/serverBytes, math.MaxInt32)), make(map[netip.AddrPort]*server)}
 	f.healthByZone = healthTable{maphash.MakeSeed(), int(min(bytes/8/healthBytes, math.MaxInt32)), make(map[healthKey]*zoneServerHealth)}
-	f.lame = lameTable{names, make(map[lameKey]lameRecord)}
+	f.lame = lameTable{names, make(map[lameKey]lameness)}
 	f.zones = zoneTable{names, make(map[string]*zoneState)}
 	f.sockets.open = make(map[*query]struct{})
 	f.ctx, f.cancel = context.WithCancel(context.Background())

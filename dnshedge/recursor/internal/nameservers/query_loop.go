@@ -654,8 +654,8 @@ func (a *queryLoop) backOffZone() bool {
 	return true
 }
 
-// areAllUnresponsive reports whether the task has queried all candidates without a response. It is false if a candidate
-// has answered another task since the start of this task.
+// areAllUnresponsive reports whether the loop has queried all candidates without a response. It is false if a
+// candidate has answered another query loop since the start of this one.
 func (a *queryLoop) areAllUnresponsive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -27,7 +27,7 @@ type candidate struct {
 	zoneHealth            *zoneServerHealth // health for the zone; nil if the server was not queried for the zone
 	unansweredZonesHealth *zoneServerHealth // health for all zones for which the server has never answered; may be nil
 	addr                  netip.AddrPort
-	lame                  bool    // other servers are preferred for the name of the task, see lameRecord
+	lame                  bool    // other servers are preferred for the name of the task, see lameness
 	hasLameRecord         bool    // the server has an entry in the lame table
 	hasAnswered           bool    // the server had answered when the candidate was added
 	failed                bool    // the server is not queried again for this task

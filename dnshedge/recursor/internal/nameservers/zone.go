@@ -85,7 +85,7 @@ func (t *zoneTable) releaseZone(z *zoneState, now time.Duration) {
 	}
 }
 
-// A lameKey identifies a lameRecord by zone and server address. A server can be lame for one zone and serve another.
+// A lameKey identifies a lameness by zone and server address. A server can be lame for one zone and serve another.
 type lameKey struct {
 	zone string
 	addr netip.AddrPort
@@ -95,15 +95,15 @@ type lameKey struct {
 // does not answer questions about the zone. Pool.mu guards the table.
 type lameTable struct {
 	max int
-	all map[lameKey]lameRecord
+	all map[lameKey]lameness
 }
 
-// lameRecord records which names a server has failed to answer for a zone, in order to decide whether the server is
+// lameness records which names a server has failed to answer for a zone, in order to decide whether the server is
 // lame for the zone.
 //
 // A single name may fail for a reason of its own. The server is therefore lame only after several names in a row: two
 // that it refuses or does not sign, or maxFailures that it cannot answer.
-type lameRecord struct {
+type lameness struct {
 	avoidUntil  time.Duration           // other servers are preferred for the zone until this time, since Pool.epoch; 0 if the server is not lame for the zone
 	lastFailure time.Duration           // time of the last failure, since Pool.epoch
 	answered    bool                    // the server has answered since the last failure
@@ -117,7 +117,7 @@ const maxFailures = 4
 
 // isLameFor reports whether other servers are preferred for a name at the time now: the server is lame for the zone, or
 // has refused the name.
-func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
+func (m *lameness) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }
 
@@ -127,7 +127,7 @@ func (m *lameRecord) isLameFor(name string, now time.Duration) bool {
 func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.Duration) bool {
 	m := t.all[k]
 	if now-m.lastFailure >= lameTime {
-		m = lameRecord{}
+		m = lameness{}
 	}
 	switch err {
 	case nil:
@@ -149,7 +149,7 @@ func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.D
 
 // recordRefusal records that a response for a name was rejected with ErrLame or ErrUnsigned. After two different names
 // in a row, the server is lame for the zone.
-func (m *lameRecord) recordRefusal(name string, now time.Duration) {
+func (m *lameness) recordRefusal(name string, now time.Duration) {
 	if m.refused != "" && m.refused != name && !m.answered {
 		m.avoidUntil = now + lameTime
 	}
@@ -158,7 +158,7 @@ func (m *lameRecord) recordRefusal(name string, now time.Duration) {
 
 // recordFailure records that a response for a name was rejected with ErrFailed. After maxFailures different names in a
 // row, the server is lame for the zone.
-func (m *lameRecord) recordFailure(name string, now time.Duration) {
+func (m *lameness) recordFailure(name string, now time.Duration) {
 	m.lastFailure, m.answered = now, false
 	for i, old := range m.failed {
 		switch {
@@ -173,9 +173,9 @@ func (m *lameRecord) recordFailure(name string, now time.Duration) {
 }
 
 // storeRecord stores m as the record of the server and zone in k. If the table is full, it first evicts an old record.
-func (t *lameTable) storeRecord(k lameKey, m lameRecord) {
+func (t *lameTable) storeRecord(k lameKey, m lameness) {
 	if _, ok := t.all[k]; !ok && len(t.all) >= t.max {
-		evictOldest(t.all, func(m lameRecord) (time.Duration, bool) { return m.lastFailure, true })
+		evictOldest(t.all, func(m lameness) (time.Duration, bool) { return m.lastFailure, true })
 	}
 	t.all[k] = m
 }
