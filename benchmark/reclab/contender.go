@@ -38,7 +38,7 @@ var (
 // ContendersOf returns the contenders that are compared in a scenario.
 func ContendersOf(scenario string) []string {
 	excluded := signedOnlyContenders
-	if IsSigned(scenario) {
+	if HasSignedZones(scenario) {
 		excluded = unsignedOnlyContenders
 	}
 	return slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool { return slices.Contains(excluded, name) })

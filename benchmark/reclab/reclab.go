@@ -183,7 +183,7 @@ func startResolver(ctx context.Context, conf Config, n *internet, name string) (
 	if err != nil {
 		return nil, fmt.Errorf("reclab: %w", err)
 	}
-	if slices.Contains(validatingPrograms, name) && !IsSigned(conf.Scenario) {
+	if slices.Contains(validatingPrograms, name) && !HasSignedZones(conf.Scenario) {
 		return nil, fmt.Errorf("reclab: %s validates, and nothing is signed in %s", name, conf.Scenario)
 	}
 	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, newImpairment(conf.Scenario), conf.Seed)})

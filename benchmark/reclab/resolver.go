@@ -205,7 +205,7 @@ func startResolverProcess(e environment, configure configureFunc, isLibrary bool
 	var output dnsserver.OutputTail
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if isLibrary {
-		if err := r.readStatsFrom(cmd); err != nil {
+		if err := r.setStatsCommand(cmd); err != nil {
 			return nil, err
 		}
 	}
@@ -248,8 +248,8 @@ func (n *internet) rootAddresses() (all []netip.Addr) {
 	return all
 }
 
-// readStatsFrom makes r.stats return the statistics that cmd writes when its standard input is closed.
-func (r *resolver) readStatsFrom(cmd *exec.Cmd) error {
+// setStatsCommand makes r.stats end cmd, by closing its standard input, and return the statistics that cmd then writes.
+func (r *resolver) setStatsCommand(cmd *exec.Cmd) error {
 	cmd.Stdout = nil
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -38,8 +38,8 @@ var scenarios = []scenario{
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
-// IsSigned reports whether zones are signed in a scenario.
-func IsSigned(name string) bool { return signingPlanOf(name).share > 0 }
+// HasSignedZones reports whether the scenario of that name has zones that are signed with DNSSEC.
+func HasSignedZones(scenario string) bool { return signingPlanOf(scenario).share > 0 }
 
 func signingPlanOf(name string) signingPlan {
 	sc, _ := lab.FindByName("scenario", scenarios, name)
@@ -58,7 +58,7 @@ const siteCount = 5000
 func newInternetPlan(scenario string, seed uint64) internetPlan {
 	return internetPlan{
 		seed: seed, sites: siteCount, dead: scenario == "dead", plain: scenario == "plain", signingPlan: signingPlanOf(scenario),
-		clean: scenario == "clean" || IsSigned(scenario) && !strings.HasSuffix(scenario, "-broken"),
+		clean: scenario == "clean" || HasSignedZones(scenario) && !strings.HasSuffix(scenario, "-broken"),
 	}
 }
 

@@ -50,7 +50,7 @@ const (
 // services are the hosts that are called. The certificate of package httptest has their names.
 var services = []string{"a.example.com", "b.example.com", "c.example.com", "d.example.com"}
 
-// A clientSetup says how the service calls the others.
+// A clientSetup is a configuration of the HTTP client with which the service calls the four hosts in services.
 type clientSetup struct {
 	Name    string
 	Cache   bool // package names stores the addresses; false: Go's resolver looks them up for each connection

@@ -64,7 +64,7 @@ const (
 
 func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
 	simulation := j.scenario.scaledSimulation(j.size)
-	t := turnRunner{job: j, plan: j.newWorkPlan(simulation), began: time.Now()}
+	t := turnRunner{job: j, plan: j.newJobSchedule(simulation), began: time.Now()}
 	rate, err := l.requestRate(ctx, j, simulation)
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) err
 		case ctx.Err() != nil && c.done < t.plan.requests/roundCount:
 			c.task.markStopped()
 		default:
-			c.task.finishAfter(c.watch.read())
+			c.task.reportFinished(c.watch.read())
 			keep(c.toTrial(string(l), j.scenario, j.seed))
 		}
 	}
@@ -103,17 +103,17 @@ func (j job) contenderNames() []string {
 	return names
 }
 
-// A workPlan is the number of requests that each contender of a job sends, and the time that all contenders may take.
-type workPlan struct {
+// A jobSchedule is the number of requests that each contender of a scenario sends, and the time limit for all contenders.
+type jobSchedule struct {
 	requests int
 	perRound int           // requests in a round
 	limit    time.Duration // of all contenders together; 0: none
 }
 
-// newWorkPlan returns the work plan for the traffic of the simulation w. Unless -requests is set, it depends on the
+// newJobSchedule returns the schedule for the traffic of the simulation w. Unless -requests is set, it depends on the
 // time limit.
-func (j job) newWorkPlan(w virtual.Simulation) workPlan {
-	p := workPlan{requests: j.size.requests}
+func (j job) newJobSchedule(w virtual.Simulation) jobSchedule {
+	p := jobSchedule{requests: j.size.requests}
 	if p.requests == 0 {
 		p.limit = timeLimit / time.Duration(j.share)
 		if j.size.quick {
@@ -192,7 +192,7 @@ func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simula
 // A turnRunner runs the contenders of a job in rounds, in which every contender sends some of its requests.
 type turnRunner struct {
 	job
-	plan  workPlan
+	plan  jobSchedule
 	began time.Time
 
 	all, bestStatics, others []*contender

@@ -55,7 +55,7 @@ var metrics = []metric{
 // their positions.
 func registerMetrics(own ...metric) {
 	metrics = append(metrics, own...)
-	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.enginePosition(), b.enginePosition()) })
+	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.engineColumn(), b.engineColumn()) })
 }
 
 // newEngineMetric returns a metric that only one engine has. name is the name in the JSON format and the key
@@ -65,8 +65,9 @@ func newEngineMetric(name, title string, position int, format string) metric {
 	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: position, format: format, isEngineSpecific: true}
 }
 
-// enginePosition returns the position of the column of a metric that only one engine has, or 0.
-func (m metric) enginePosition() int {
+// engineColumn returns the position of the metric's column among the columns that only its engine has, from 1. It is 0 if all
+// engines have the metric.
+func (m metric) engineColumn() int {
 	if m.isEngineSpecific {
 		return m.position
 	}

@@ -61,7 +61,7 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 		if err := found.writeResults(stdout, o.format); err != nil {
 			return err
 		}
-		if o.format == "json" && found.isBusy() {
+		if o.format == "json" && found.hadLateTimers() {
 			fmt.Fprintln(stderr, "simulate:", found.options.engine.spec().busyWarning(found.timerDelay))
 		}
 	}
@@ -85,7 +85,7 @@ func printOverview(w io.Writer, runs []engineResults) error {
 			titles[r.Strategy] = cmp.Or(findStrategy(r.Strategy).title, r.Strategy)
 			lines = append(lines, frameLine{cells: append([]string{titles[r.Strategy]}, headlineCells(r)...), bold: r.Strategy == libraryStrategy && isTerminal(w)})
 		}
-		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.isBusy() {
+		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.hadLateTimers() {
 			comparison = overviewRuns[i].heading + " " + sentence + "\n"
 		}
 	}

@@ -69,8 +69,8 @@ func (t *progressTask) setDone(n int) {
 	fmt.Fprintf(t.p.to, "%s%-32s %3d %%%s", t.p.erase, t.name, 100*n/max(t.total, 1), end)
 }
 
-// finishAfter writes that all requests of the task are finished, and the time that they took.
-func (t *progressTask) finishAfter(took time.Duration) {
+// reportFinished prints that all requests of the task are finished, and the time that they took.
+func (t *progressTask) reportFinished(took time.Duration) {
 	t.p.printLine("%-32s done in %.1f s", t.name, took.Seconds())
 }
 

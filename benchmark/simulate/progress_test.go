@@ -39,7 +39,7 @@ func TestProgressReplacesItsLineOnATerminal(t *testing.T) {
 		time.Sleep(100 * ms)
 		hedge.setDone(50)
 		none.setDone(60) // too soon
-		hedge.finishAfter(11 * time.Second)
+		hedge.reportFinished(11 * time.Second)
 		none.markStopped()
 		assert.Equal(t, "\r\x1b[Kclean hedge                       50 %\r\x1b[Kclean hedge                      done in 11.0 s\n\r\x1b[Kclean none                       stopped\n", out.String())
 	})

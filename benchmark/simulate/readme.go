@@ -63,7 +63,7 @@ func (m *documentMeasurer) runMemoized(args string) (engineResults, error) {
 	if err != nil {
 		return engineResults{}, err
 	}
-	if found.isBusy() {
+	if found.hadLateTimers() {
 		return engineResults{}, errors.New(o.engine.spec().busyWarning(found.timerDelay))
 	}
 	m.resultsByArgs[args] = found

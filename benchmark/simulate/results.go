@@ -144,7 +144,7 @@ func (f engineResults) tableNotes() []string {
 	if f.timerDelay == 0 || !engine.runsInRealTime() {
 		return notes
 	}
-	if f.isBusy() {
+	if f.hadLateTimers() {
 		return append(notes, engine.busyWarning(f.timerDelay))
 	}
 	return append(notes, fmt.Sprintf("The machine was quiet enough: 99 %% of its timers were at most %s ms late (limit: %s ms).",
@@ -160,8 +160,8 @@ func (o options) explainErrorMargin() string {
 	return "± is half of a 95 % interval, from how much ten consecutive parts of the run differ, and never less than for independent calls"
 }
 
-// isBusy reports whether timers were later than the engine tolerates.
-func (f engineResults) isBusy() bool {
+// hadLateTimers reports whether timers fired later than the engine tolerates, so that the figures mean nothing.
+func (f engineResults) hadLateTimers() bool {
 	engine := f.options.engine.spec()
 	return engine.runsInRealTime() && f.timerDelay > engine.maxTimerDelay
 }

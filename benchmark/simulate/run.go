@@ -80,7 +80,7 @@ func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(
 			keep(t)
 		}
 	}
-	task.finishAfter(time.Since(began))
+	task.reportFinished(time.Since(began))
 	return err
 }
 

@@ -239,7 +239,7 @@ func longScenarios() []scenario {
 	many := ignoring
 	many.SeparateClients, many.Hosts = true, clientCount
 	double := ignoring
-	double.Model = virtual.WithSlowHedges(referenceModel(), 2)
+	double.Model = virtual.ScaleHedgeLatency(referenceModel(), 2)
 	return []scenario{
 		long("long-queue-ignores-cancel", "queue-ignores-cancel for 40 minutes", ignoring),
 		long("long-many-clients-ignores-cancel", "many-clients-ignores-cancel for 40 minutes", many),

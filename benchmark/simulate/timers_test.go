@@ -73,7 +73,7 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 		require.NoError(t, err)
 		for _, j := range o.newJobs(nil) {
 			simulation := j.scenario.scaledSimulation(j.size)
-			p := j.newWorkPlan(simulation)
+			p := j.newJobSchedule(simulation)
 			takes := expectedRequestDuration(simulation) * time.Duration(len(j.contenderNames())*p.requests)
 			if p.limit > 0 {
 				takes = min(takes, p.limit)

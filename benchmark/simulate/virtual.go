@@ -74,7 +74,7 @@ func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error 
 					task.markStopped()
 					return
 				}
-				task.finishAfter(time.Since(began))
+				task.reportFinished(time.Since(began))
 				keep(j.newTrial("virtual", name, calls))
 			})
 		}

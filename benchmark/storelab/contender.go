@@ -32,10 +32,10 @@ const (
 
 var contenders = []lab.Contender[*objectStore, rangeReader]{
 	{Name: Plain, Start: startPlainReader},
-	{Name: "hedgedhttp-50ms", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "hedgedhttp-50ms", Start: newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return failsafehttp.NewRoundTripper(base, hedgepolicy.NewWithDelay[*http.Response](50*time.Millisecond)), nil
 	})},
-	{Name: "failsafe-quantile", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "failsafe-quantile", Start: newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) {
 		policy := hedgepolicy.NewBuilderWithDelayQuantile[*http.Response](virtual.FailsafeQuantile, virtual.FailsafeAge, virtual.FailsafeThreshold).
 			WithBudget(budget.NewBuilder().Build()).Build()
 		return failsafehttp.NewRoundTripper(base, policy), nil
@@ -43,7 +43,7 @@ var contenders = []lab.Contender[*objectStore, rangeReader]{
 	{Name: "stall-timeout", Start: newStallTimeoutStarter(500 * time.Millisecond)},
 	{Name: "stall-timeout-20ms", Start: newStallTimeoutStarter(20 * time.Millisecond)},
 	{Name: "parts-4", Start: startParallelParts},
-	{Name: "hedge-resume", Start: newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "hedge-resume", Start: newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return hedge.New(base, hedge.WithResume()), nil
 	})},
 	{Name: Rangeread, Start: func(s *objectStore) (rangeReader, error) {
@@ -70,8 +70,8 @@ func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.Rea
 	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// newTransportStarter returns the Start function of a contender that reads by HTTP. wrap makes its transport.
-func newTransportStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
+// newHTTPStart returns the Start function of a contender that reads by HTTP. wrap makes its transport from a plain one.
+func newHTTPStart(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
 	return func(s *objectStore) (rangeReader, error) {
 		rt, err := wrap(s)
 		if err != nil {
@@ -115,7 +115,7 @@ func (s *objectStore) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // startPlainReader starts a contender that reads each range by one request, without hedging or retries.
-var startPlainReader = newTransportStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
+var startPlainReader = newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
 
 // startParallelParts starts a contender that reads a range by four parallel requests, as the downloader of the AWS SDK
 // does.

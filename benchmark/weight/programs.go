@@ -20,22 +20,22 @@ type program struct {
 }
 
 var programs = []program{{
-	title: baselineHTTP, source: httpProgram("http.DefaultTransport"),
+	title: baselineHTTP, source: httpProgramSource("http.DefaultTransport"),
 }, {
 	title: "with `hedge.New`", baseline: baselineHTTP,
 	limit:  limit{linked: 9, listed: 16},
-	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
+	source: httpProgramSource("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
 	title: "with `hedge.New` and `-tags hedge_nogrpc`", baseline: baselineHTTP, tags: "hedge_nogrpc",
 	limit:  limit{bytes: 3_100_000, linked: 5, listed: 16},
-	source: httpProgram("hedge.New(http.DefaultTransport)", hedgePath),
+	source: httpProgramSource("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
 	title: "with failsafe-go", baseline: baselineHTTP,
-	source: httpProgram("failsafehttp.NewRoundTripper(nil, hedgepolicy.NewWithDelay[*http.Response](time.Second))",
+	source: httpProgramSource("failsafehttp.NewRoundTripper(nil, hedgepolicy.NewWithDelay[*http.Response](time.Second))",
 		"time", failsafePath+"/failsafehttp", failsafePath+"/hedgepolicy"),
 }, {
 	title: "with hedgedhttp", baseline: baselineHTTP,
-	source: httpProgram("hedged()", "time", hedgedhttpPath) + `
+	source: httpProgramSource("hedged()", "time", hedgedhttpPath) + `
 func hedged() http.RoundTripper {
 	rt, err := hedgedhttp.NewRoundTripper(time.Second, 2, nil)
 	if err != nil {
@@ -56,8 +56,8 @@ func hedged() http.RoundTripper {
 	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
-// httpProgram returns a program that gets a web page. transport is a Go expression that needs imports.
-func httpProgram(transport string, imports ...string) string {
+// httpProgramSource returns the Go source of a program that gets a web page by transport, an expression that needs imports.
+func httpProgramSource(transport string, imports ...string) string {
 	return formatProgramStart(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}
 	resp, err := client.Get("http://localhost/")

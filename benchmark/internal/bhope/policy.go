@@ -58,8 +58,8 @@ type hostLatencies struct {
 	merged      *ddsketch.DDSketch // the current and the previous window, merged once and not for each request
 }
 
-// HedgeDelay counts a request to the host name that starts at the time now, and returns its hedge delay.
-func (p *Policy) HedgeDelay(now time.Duration, name string) time.Duration {
+// StartRequest counts a request that starts at the time now, and returns its hedge delay. name is the name of the host.
+func (p *Policy) StartRequest(now time.Duration, name string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.advanceWindows(now, name)

@@ -16,7 +16,7 @@ const (
 
 func recordLatencies(p *bhope.Policy, at time.Duration, n int, took func(i int) time.Duration) {
 	for i := range n {
-		p.HedgeDelay(at, "h")
+		p.StartRequest(at, "h")
 		p.RecordLatency(at, "h", took(i))
 	}
 }
@@ -24,34 +24,34 @@ func recordLatencies(p *bhope.Policy, at time.Duration, n int, took func(i int) 
 func TestDelayIsTheNinetiethPercentile(t *testing.T) {
 	p := bhope.New(100)
 	recordLatencies(p, 0, 20, func(i int) time.Duration { return 50 * ms })
-	assert.InEpsilon(t, 50*ms, p.HedgeDelay(0, "h"), 0.01)
+	assert.InEpsilon(t, 50*ms, p.StartRequest(0, "h"), 0.01)
 	recordLatencies(p, 0, 10_000, func(i int) time.Duration { return time.Duration(i%100+1) * ms })
-	assert.InEpsilon(t, 90*ms, p.HedgeDelay(0, "h"), 0.02)
-	assert.Equal(t, 10*ms, p.HedgeDelay(0, "other"), "hosts are apart")
+	assert.InEpsilon(t, 90*ms, p.StartRequest(0, "h"), 0.02)
+	assert.Equal(t, 10*ms, p.StartRequest(0, "other"), "hosts are apart")
 }
 
 func TestFirstTwentyAreGuessed(t *testing.T) {
 	p := bhope.New(100)
 	for range 20 {
-		assert.Equal(t, 10*ms, p.HedgeDelay(0, "h"))
+		assert.Equal(t, 10*ms, p.StartRequest(0, "h"))
 		p.RecordLatency(0, "h", 200*ms)
 	}
-	assert.InEpsilon(t, 200*ms, p.HedgeDelay(0, "h"), 0.01)
+	assert.InEpsilon(t, 200*ms, p.StartRequest(0, "h"), 0.01)
 }
 
 func TestDelayHasAFloor(t *testing.T) {
 	p := bhope.New(100)
 	recordLatencies(p, 0, 100, func(int) time.Duration { return ms / 10 })
-	assert.Equal(t, ms, p.HedgeDelay(0, "h"))
+	assert.Equal(t, ms, p.StartRequest(0, "h"))
 }
 
 func TestWindowsTumble(t *testing.T) {
 	p := bhope.New(100)
 	recordLatencies(p, 0, 100, func(int) time.Duration { return 100 * ms })
 	recordLatencies(p, 31*sec, 100, func(int) time.Duration { return 5 * ms })
-	assert.InEpsilon(t, 100*ms, p.HedgeDelay(59*sec, "h"), 0.01, "both windows count alike")
-	assert.InEpsilon(t, 5*ms, p.HedgeDelay(61*sec, "h"), 0.01)
-	assert.Equal(t, 10*ms, p.HedgeDelay(200*sec, "h"), "idle, it forgets")
+	assert.InEpsilon(t, 100*ms, p.StartRequest(59*sec, "h"), 0.01, "both windows count alike")
+	assert.InEpsilon(t, 5*ms, p.StartRequest(61*sec, "h"), 0.01)
+	assert.Equal(t, 10*ms, p.StartRequest(200*sec, "h"), "idle, it forgets")
 }
 
 func TestBucketFillsByTheClock(t *testing.T) {

@@ -97,7 +97,7 @@ func raceAttempts[T any](ctx context.Context, p *Policy, clock Clock, host strin
 			}
 		}()
 	}
-	timer := time.NewTimer(p.HedgeDelay(start, host))
+	timer := time.NewTimer(p.StartRequest(start, host))
 	defer timer.Stop()
 	launch()
 	for {

@@ -20,12 +20,13 @@ func serveBareGo() error {
 		if err != nil {
 			return err
 		}
-		go answerBareQuery(conn)
+		go answerOneQuery(conn)
 	}
 }
 
-// answerBareQuery reads a query, which must arrive at once and have no OPT record, writes the response, and closes conn.
-func answerBareQuery(conn net.Conn) {
+// answerOneQuery reads one query, writes its response, and closes conn. The query must have no OPT record, and one call of Read
+// must return all of it.
+func answerOneQuery(conn net.Conn) {
 	defer conn.Close()
 	b := make([]byte, 512)
 	n, err := conn.Read(b)

@@ -99,7 +99,8 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 	return p.buffer, float64(hedges) / float64(len(p.primaryLatencies))
 }
 
-// latencyQuantile returns quantile q of the latencies with the given delays. Requests without a hedge are the fastest.
+// latencyQuantile returns quantile q of the latencies that the recorded requests would have with the given delays. If that
+// request ends before the first delay, latencyQuantile returns the first delay.
 func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)

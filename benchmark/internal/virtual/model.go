@@ -149,8 +149,8 @@ func WithIntervalModel(from, to time.Duration, then, otherwise LatencyModel) Lat
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, then, otherwise)
 }
 
-// WithSlowHedges returns a model that multiplies the latency of hedges by factor.
-func WithSlowHedges(m LatencyModel, factor float64) LatencyModel {
+// ScaleHedgeLatency returns a model that multiplies the latency of hedges by factor.
+func ScaleHedgeLatency(m LatencyModel, factor float64) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
 }
 

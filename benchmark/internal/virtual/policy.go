@@ -19,40 +19,40 @@ func (StaticDelays) AdmitHedge(time.Duration, int, int) bool { return true }
 
 func (StaticDelays) RecordResult(time.Duration, int, CallResult) {}
 
-// A LibraryPolicy is the hedging policy of this library, with the clock of the simulation.
-type LibraryPolicy struct {
+// A HedgePolicy is the hedging policy of this library, with the clock of the simulation.
+type HedgePolicy struct {
 	engine *policy.Engine
 	keys   []*policy.Key // by host
 }
 
-func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
-	return &LibraryPolicy{engine: policy.New(c)}
+func NewLibraryPolicy(c policy.Config) *HedgePolicy {
+	return &HedgePolicy{engine: policy.New(c)}
 }
 
 // epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
 var epoch = time.Unix(1_000_000_000, 0)
 
-func (p *LibraryPolicy) hostKey(host int) *policy.Key {
+func (p *HedgePolicy) hostKey(host int) *policy.Key {
 	for len(p.keys) <= host {
 		p.keys = append(p.keys, p.engine.Key(policy.Name{Host: strconv.Itoa(len(p.keys))}))
 	}
 	return p.keys[host]
 }
 
-func (p *LibraryPolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
+func (p *HedgePolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
 	if schedule := p.hostKey(host).Begin(epoch.Add(now)); schedule != nil {
 		return schedule.Delays
 	}
 	return nil
 }
 
-func (p *LibraryPolicy) AdmitHedge(now time.Duration, host, index int) bool {
+func (p *HedgePolicy) AdmitHedge(now time.Duration, host, index int) bool {
 	return p.hostKey(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
 // RecordResult passes the result of a call to the engine. The losers of the call are cancelled before, so no hedge of
 // the call is in flight.
-func (p *LibraryPolicy) RecordResult(now time.Duration, host int, r CallResult) {
+func (p *HedgePolicy) RecordResult(now time.Duration, host int, r CallResult) {
 	k := p.hostKey(host)
 	for range len(r.Starts) - 1 {
 		k.HedgeEnded()
@@ -68,7 +68,7 @@ func (p *LibraryPolicy) RecordResult(now time.Duration, host int, r CallResult) 
 	})
 }
 
-func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
+func (p *HedgePolicy) RecordPushback(now time.Duration, host int) {
 	p.hostKey(host).RecordPushback(epoch.Add(now), 0)
 }
 
@@ -81,7 +81,7 @@ func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 }
 
 func (p *BhopePolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
-	return []time.Duration{p.policy.HedgeDelay(now, strconv.Itoa(host))}
+	return []time.Duration{p.policy.StartRequest(now, strconv.Itoa(host))}
 }
 
 func (p *BhopePolicy) AdmitHedge(now time.Duration, _, _ int) bool { return p.policy.AdmitHedge(now) }
