@@ -107,7 +107,7 @@ func (c *core) registerWithObservers() {
 			return nil, false
 		}
 		for _, s := range c.servers.pool.AllServers() {
-			if s.IsUsedFirst() {
+			if s.WasUsedFirst() {
 				keys = append(keys, s.State())
 			}
 		}

@@ -68,7 +68,7 @@ var contenders = newContenders()
 
 func newContenders() (all []contender) {
 	for _, name := range append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...) {
-		all = append(all, contender{Name: name, Start: func(f dnsserver.Forwarder) (*exec.Cmd, error) { return f.Command(name) }})
+		all = append(all, contender{Name: name, Start: func(f dnsserver.ForwarderConfig) (*exec.Cmd, error) { return f.Command(name) }})
 	}
 	return all
 }
@@ -183,7 +183,7 @@ func (l *cacheLab) startServers() error {
 }
 
 // A contender is a DNS server to compare. Its Start function returns the command that runs the server.
-type contender = lab.Contender[dnsserver.Forwarder, *exec.Cmd]
+type contender = lab.Contender[dnsserver.ForwarderConfig, *exec.Cmd]
 
 // startServer starts contender c on a host of its own, and fills its cache.
 func (l *cacheLab) startServer(c contender) (s *server, err error) {
@@ -199,7 +199,7 @@ func (l *cacheLab) startServer(c contender) (s *server, err error) {
 	if err := os.WriteFile(certificate, append(cert, key...), 0o600); err != nil {
 		return nil, err
 	}
-	cmd, err := c.Start(dnsserver.Forwarder{
+	cmd, err := c.Start(dnsserver.ForwarderConfig{
 		Peers: l.conf.Peers, Dir: dir, Upstreams: []string{l.net.Host("upstream").Addr().String()}, Transport: "udp",
 		CertificateFile: certificate, ServesTLS: l.scenario.network == "tls",
 	})

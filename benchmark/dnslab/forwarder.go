@@ -25,7 +25,7 @@ func (c *client) startForwarder() (lookupFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd, err := dnsserver.Forwarder{
+	cmd, err := dnsserver.ForwarderConfig{
 		Peers: c.conf.Peers, Dir: dir, Upstreams: c.upstreams(), Transport: c.conf.Transport, ServerName: dnstest.Name, CertificateFile: c.certificateFile(),
 	}.Command(c.name)
 	if err != nil {

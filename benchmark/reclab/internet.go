@@ -419,7 +419,7 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	var all, fresh []question
 	for len(all) < count {
 		if k := len(all); len(n.targetZones) > 0 && (p.queryPattern == randomNames || k%keyTrapPattern.period < keyTrapPattern.trapped) {
-			all = append(all, n.drawRandomNameQuestion(rng, k))
+			all = append(all, n.drawNonexistentNameQuestion(rng, k))
 			continue
 		}
 		if len(fresh) > 0 && rng.Float64() < repeats || len(fresh) == len(order) {
@@ -438,8 +438,8 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	return all
 }
 
-// drawRandomNameQuestion returns the k-th question about a name that does not exist, in one of the target zones.
-func (n *internet) drawRandomNameQuestion(rng *rand.Rand, k int) question {
+// drawNonexistentNameQuestion returns the k-th question about a name that does not exist, in one of the target zones.
+func (n *internet) drawNonexistentNameQuestion(rng *rand.Rand, k int) question {
 	z := n.targetZones[rng.IntN(len(n.targetZones))]
 	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
 }

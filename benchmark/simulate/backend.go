@@ -20,21 +20,21 @@ import (
 
 // A backend is the server of one contender. It answers with the number of the attempt, after the latency of a model.
 type backend struct {
-	serverNetwork *serverNetwork
-	model         virtual.LatencyModel
-	draws         sync.Pool      // of *virtual.RandomSource
-	attempts      []atomic.Int32 // attempts that arrived, by request
-	perEpisode    int            // requests
-	acceptedConns atomic.Int64   // connections
-	processed     atomic.Int64   // attempts that servers with queues worked on, of requests that count
-	stops         []func()
+	serverLocation *serverLocation
+	model          virtual.LatencyModel
+	draws          sync.Pool      // of *virtual.RandomSource
+	attempts       []atomic.Int32 // attempts that arrived, by request
+	perEpisode     int            // requests
+	acceptedConns  atomic.Int64   // connections
+	processed      atomic.Int64   // attempts that servers with queues worked on, of requests that count
+	stops          []func()
 }
 
 // newBackend starts the servers of a contender. requests is the number of all requests, and perEpisode that of an
 // episode.
-func newBackend(at *serverNetwork, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
+func newBackend(at *serverLocation, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
-		serverNetwork: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
+		serverLocation: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
 		draws: sync.Pool{New: func() any { return virtual.NewRandomSource(seed) }},
 	}
 	for _, ln := range at.listeners {
@@ -84,7 +84,7 @@ func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, l
 		go func() { _ = g.Serve(ln) }() // until stopped
 		return
 	}
-	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.serverNetwork.server.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
+	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.serverLocation.server.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
 	if limiter != nil {
 		h.Handler = limiter.Handler(s)
 	}
@@ -107,8 +107,8 @@ func (b *backend) stopReplicas() {
 // handleRequest waits for the latency of an attempt, or until ctx ends. It returns the number n of the attempt.
 func (s *replica) handleRequest(ctx context.Context, request int) (n int, err error) {
 	n = int(s.attempts[request].Add(1)) - 1
-	if f := s.serverNetwork.config.freeze; f > 0 && request%s.perEpisode >= f {
-		s.serverNetwork.freezeConnection()
+	if f := s.serverLocation.config.freeze; f > 0 && request%s.perEpisode >= f {
+		s.serverLocation.freezeConnection()
 	}
 	draws := s.draws.Get().(*virtual.RandomSource)
 	d := s.model(draws, virtual.Attempt{Request: request, N: n})
@@ -139,7 +139,7 @@ func (s *replica) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such request", http.StatusBadRequest)
 		return
 	}
-	if s.serverNetwork.config.stream {
+	if s.serverLocation.config.stream {
 		_ = http.NewResponseController(w).Flush() // a client that is gone does not read it
 	}
 	if n, err := s.handleRequest(r.Context(), request); err == nil {

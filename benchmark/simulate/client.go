@@ -31,10 +31,10 @@ type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 // A clientSetup is the input from which a strategy makes a client: the server, a transport or a dial function, and a
 // clock. The strategy stores in it how the client is closed, counted and raced.
 type clientSetup struct {
-	clock         func() time.Duration // is stopped while other contenders have their turn
-	rate          float64              // the true number of requests per second, for strategies that need the rate; else 0
-	serverNetwork *serverNetwork       // of a simulated network, in which a strategy can dial other addresses; else nil
-	sent          *attemptCounter      // counts attempts
+	clock          func() time.Duration // is stopped while other contenders have their turn
+	rate           float64              // the true number of requests per second, for strategies that need the rate; else 0
+	serverLocation *serverLocation      // of a simulated network, in which a strategy can dial other addresses; else nil
+	sent           *attemptCounter      // counts attempts
 
 	// Over HTTP.
 	base              *http.Transport
@@ -87,7 +87,7 @@ func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hed
 type requestIDKey struct{}
 
 // newClient makes a client of the strategy for the server in the network at, over http or grpc. It completes setup.
-func (s strategy) newClient(protocol string, at *serverNetwork, setup *clientSetup) (sendFunc, error) {
+func (s strategy) newClient(protocol string, at *serverLocation, setup *clientSetup) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {
 		over = s.newGRPCClient
@@ -105,7 +105,7 @@ func (s strategy) newClient(protocol string, at *serverNetwork, setup *clientSet
 	}, nil
 }
 
-func (s strategy) newHTTPClient(at *serverNetwork, setup *clientSetup) (sendFunc, error) {
+func (s strategy) newHTTPClient(at *serverLocation, setup *clientSetup) (sendFunc, error) {
 	setup.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
 	if at.net != nil {
@@ -128,7 +128,7 @@ func (s strategy) newHTTPClient(at *serverNetwork, setup *clientSetup) (sendFunc
 	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, setup.url, id) }, nil
 }
 
-func (s strategy) newGRPCClient(at *serverNetwork, setup *clientSetup) (sendFunc, error) {
+func (s strategy) newGRPCClient(at *serverLocation, setup *clientSetup) (sendFunc, error) {
 	setup.policy = "round_robin"
 	if at.config.randomReplica {
 		setup.policy = randomPickerName
@@ -180,7 +180,7 @@ func (s strategy) newGRPCClient(at *serverNetwork, setup *clientSetup) (sendFunc
 // A randomReplicaTransport sends each attempt to a random replica of the server, the same for all strategies.
 type randomReplicaTransport struct {
 	base http.RoundTripper
-	at   *serverNetwork
+	at   *serverLocation
 }
 
 func (a randomReplicaTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -202,7 +202,7 @@ func init() {
 	balancer.Register(base.NewBalancerBuilder(randomPickerName, randomPicker{}, base.Config{}))
 }
 
-// A randomPicker is the gRPC load balancing policy that sends attempts as randomReplicaTransport does.
+// A randomPicker is a gRPC picker that sends each attempt to a random replica, the same for all strategies.
 type randomPicker []balancer.SubConn
 
 func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {

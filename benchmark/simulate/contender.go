@@ -62,7 +62,7 @@ func (c *contender) requestsPerClient() int {
 
 // startEpisode starts a new server and a new client.
 func (c *contender) startEpisode() error {
-	var at *serverNetwork
+	var at *serverLocation
 	var err error
 	if c.network != nil {
 		at, err = c.network.newSimulatedNetwork(c.protocol, c.done/c.requestsPerClient(), c.watch.read)
@@ -78,7 +78,7 @@ func (c *contender) startEpisode() error {
 	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerClient())
 	c.setup.refused, c.setup.closeClient = func() int { return 0 }, func() {}
 	if c.network != nil {
-		c.setup.serverNetwork = at
+		c.setup.serverLocation = at
 	}
 	if c.request, err = c.strategy.newClient(c.protocol, at, &c.setup); err != nil {
 		c.endEpisode()
@@ -96,7 +96,7 @@ func (c *contender) endEpisode() {
 	c.worked += int(c.backend.processed.Load())
 	c.setup.closeClient()
 	c.backend.stopReplicas()
-	c.backend.serverNetwork.closeNetwork()
+	c.backend.serverLocation.closeNetwork()
 	c.backend = nil
 }
 

@@ -35,8 +35,8 @@ type networkConfig struct {
 	freeze int
 }
 
-// A serverNetwork is the network location of a contender's server: a loopback socket, or hosts of a simulated network.
-type serverNetwork struct {
+// A serverLocation is the network location of a contender's server: a loopback socket, or hosts of a simulated network.
+type serverLocation struct {
 	config    *networkConfig
 	addr      string // that clients dial
 	listeners []net.Listener
@@ -54,12 +54,12 @@ type serverNetwork struct {
 	end     context.CancelFunc // of open
 }
 
-func newLoopbackNetwork() (*serverNetwork, error) {
+func newLoopbackNetwork() (*serverLocation, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	return &serverNetwork{config: new(networkConfig), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
+	return &serverLocation{config: new(networkConfig), addr: ln.Addr().String(), listeners: []net.Listener{ln}}, nil
 }
 
 // The hosts of a simulated network, besides the replicas that have no name of their own.
@@ -71,7 +71,7 @@ const (
 
 // newSimulatedNetwork builds the network for one episode, whose number selects the round-trip time. clock determines
 // when replicas pause.
-func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock func() time.Duration) (*serverNetwork, error) {
+func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock func() time.Duration) (*serverLocation, error) {
 	hosts := []string{clientHost, detourHost, serverHost}
 	for i := 1; i < l.replicas; i++ {
 		hosts = append(hosts, fmt.Sprint("replica-", i))
@@ -80,7 +80,7 @@ func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock 
 	if err != nil {
 		return nil, err
 	}
-	s := &serverNetwork{config: l, net: n, addr: net.JoinHostPort(serverHost, "443")}
+	s := &serverLocation{config: l, net: n, addr: net.JoinHostPort(serverHost, "443")}
 	s.open, s.end = context.WithCancel(context.Background())
 	if l.tls && protocol != "grpc" {
 		s.server, s.trust = dnstest.Certificate()
@@ -125,7 +125,7 @@ func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) net
 
 // dialServer opens a connection to the server at addr. The first connection starts at the host client, and all later
 // ones at the host detour, so that freezeConnection stops only the first.
-func (s *serverNetwork) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
+func (s *serverLocation) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled
 	s.dialled = true
@@ -141,7 +141,7 @@ func (s *serverNetwork) dialServer(ctx context.Context, network, addr string) (n
 }
 
 // newDialFunc returns a dial function for a host. closeNetwork interrupts the function and closes the connections.
-func (s *serverNetwork) newDialFunc(host string) func(context.Context, string, string) (net.Conn, error) {
+func (s *serverLocation) newDialFunc(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)
 		defer context.AfterFunc(s.open, stop)()
@@ -156,12 +156,12 @@ func (s *serverNetwork) newDialFunc(host string) func(context.Context, string, s
 }
 
 // freezeConnection drops all packets of the client's first connection, which gets no more answers and no error.
-func (s *serverNetwork) freezeConnection() {
+func (s *serverLocation) freezeConnection() {
 	s.net.Set(clientHost, serverHost, netsim.Profile{BlackHole: true})
 }
 
-// LookupNetIP returns the addresses of all replicas. It makes a serverNetwork a resolver for hedge.WithReplicas.
-func (s *serverNetwork) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
+// LookupNetIP returns the addresses of all replicas. It makes a serverLocation a resolver for hedge.WithReplicas.
+func (s *serverLocation) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
 	if !s.config.rotatesReplicas {
 		return s.replicas, nil
 	}
@@ -175,7 +175,7 @@ func (s *serverNetwork) LookupNetIP(context.Context, string, string) ([]netip.Ad
 func replicaAddress(ip netip.Addr) string { return netip.AddrPortFrom(ip, 443).String() }
 
 // closeNetwork closes the simulated network and all connections, which ends all requests in flight.
-func (s *serverNetwork) closeNetwork() {
+func (s *serverLocation) closeNetwork() {
 	if s.net == nil {
 		return
 	}

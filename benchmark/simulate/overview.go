@@ -19,8 +19,9 @@ var overviewRuns = []struct{ engine, heading string }{
 	{"http", "HTTP/1.1 over loopback sockets:"},
 }
 
-// overviewOptions returns the options of the two runs that simulate makes if no flag selects an engine or a scenario:
-// the first scenario of two engines, with all strategies that have a title.
+// overviewOptions returns the options of the two runs that the command simulate makes if no flag selects an engine
+// or a scenario: the first scenario of the engines virtual and http, with the strategies that have a title for
+// charts.
 func (o options) overviewOptions() []options {
 	if o.strategies == nil {
 		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })

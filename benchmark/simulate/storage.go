@@ -76,14 +76,15 @@ func (storageEngine) runJob(ctx context.Context, j job, keep func(trial)) error 
 		return storelab.FakeTimeRun.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
 	}, func(r storelab.Row) trial {
 		t := j.newTrial("storage", r.Contender, r.Calls)
-		t.engineFigures = func(_ string, calls []int) map[string]float64 { return repeatedBytesPercent(r.Traffic, calls) }
+		t.engineFigures = func(_ string, calls []int) map[string]float64 { return excessBytesPercent(r.Traffic, calls) }
 		return t
 	})
 }
 
-// repeatedBytesPercent returns the bytes that the given reads requested and got in excess of the bytes that were read.
-// traffic has the bytes of every read of a trial.
-func repeatedBytesPercent(traffic []storelab.Traffic, reads []int) map[string]float64 {
+// excessBytesPercent returns by how many percent the bytes that reads requested (key askedTwice) and received
+// (sentTwice) exceed the bytes that were read. reads are indexes in traffic, which has the bytes of every read of a
+// trial.
+func excessBytesPercent(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	if len(reads) == 0 {
 		return nil
 	}

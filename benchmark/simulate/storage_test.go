@@ -94,6 +94,6 @@ func TestStorageEngineRunsAllContenders(t *testing.T) {
 
 func TestBytesOfRowsAreThoseOfTheirPart(t *testing.T) {
 	traffic := []storelab.Traffic{{Asked: 2 * storelab.ReadSize, Sent: storelab.ReadSize}, {Asked: storelab.ReadSize, Sent: storelab.ReadSize * 5 / 4}}
-	assert.Equal(t, map[string]float64{askedTwice: 50, sentTwice: 12.5}, repeatedBytesPercent(traffic, []int{0, 1}))
-	assert.Equal(t, map[string]float64{askedTwice: 0, sentTwice: 25}, repeatedBytesPercent(traffic, []int{1}))
+	assert.Equal(t, map[string]float64{askedTwice: 50, sentTwice: 12.5}, excessBytesPercent(traffic, []int{0, 1}))
+	assert.Equal(t, map[string]float64{askedTwice: 0, sentTwice: 25}, excessBytesPercent(traffic, []int{1}))
 }

@@ -118,7 +118,7 @@ func (s strategy) runsIn(sc scenario) bool {
 // isBestStatic reports whether the delays of the strategy are computed from the calls of other strategies.
 func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 
-// fullDescription returns the description with the models that stand for the strategy.
+// fullDescription returns the description, and which model replaces the strategy over gRPC and in virtual time.
 func (s strategy) fullDescription() string {
 	text := s.description
 	if s.grpcModel != "" {

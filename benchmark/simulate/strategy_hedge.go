@@ -58,19 +58,19 @@ func libraryVariants() []strategy {
 	}, {
 		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), description: "this library with WithReplicas",
 		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
-			return []hedge.HTTPOption{hedge.WithReplicas(s.serverNetwork)}
+			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation)}
 		}}.newTransport,
 	}, {
 		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, description: "the same with a burst of ten seconds, for pauses",
 		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
-			return []hedge.HTTPOption{hedge.WithReplicas(s.serverNetwork), hedge.WithBurst(10 * sec)}
+			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation), hedge.WithBurst(10 * sec)}
 		}}.newTransport,
 	}}
 }
 
 func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	next := s.countingTransport
-	if s.serverNetwork != nil {
+	if s.serverLocation != nil {
 		next = s.replicaTransport // the library must see the *http.Transport to use all of its features
 	}
 	opts := []hedge.HTTPOption{hedge.WithOptions(l.commonOptions(s)...)}
@@ -99,7 +99,7 @@ func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClien
 		s.policy = "hedge_elsewhere"
 	}
 	if l.ownConn {
-		conn, err := s.connect(s.serverNetwork.newDialFunc(detourHost))
+		conn, err := s.connect(s.serverLocation.newDialFunc(detourHost))
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}
-	if s.serverNetwork != nil {
+	if s.serverLocation != nil {
 		opts = append(opts, hedge.WithObserver(s.sent.asObserver()))
 	}
 	return opts

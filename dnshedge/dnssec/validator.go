@@ -221,7 +221,7 @@ func (v *Validator) Identity() (identity string) {
 		return ""
 	}
 	t := v.Trust
-	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.TrustIdentity(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
+	return fmt.Sprintf("%T %s %s", v.Exchanger, identity, chain.TrustFingerprint(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
 }
 
 // Stats returns the statistics of the Validator. They have the same type as those of a recursor.Resolver, so that

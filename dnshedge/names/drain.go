@@ -119,11 +119,12 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return resp, err
 }
 
-// retryableBody is the body of a request that can be read only once. A draining HTTP/2 connection may refuse the
-// request. net/http then closes the unread body, but needs it again for another connection (Go 1.26).
+// retryableBody lets net/http send a request again whose body can be read only once. An HTTP/2 connection that the
+// server is closing may refuse the request before its body was read. net/http then closes the body, but needs it for
+// another connection (Go 1.26).
 //
-// So until RoundTrip returns, Close does nothing to an unread body, and the request can be sent again. The request gets
-// no GetBody, because RoundTrippers that Drain wraps would rely on it.
+// So until RoundTrip returns, Close does nothing to an unread body. The request gets no GetBody, because the
+// RoundTripper that Drain wraps could then send a body again that was already read.
 type retryableBody struct {
 	io.ReadCloser
 
@@ -201,8 +202,9 @@ func (n *Names) shouldClose(name string) (closes, ok bool) {
 	return now.Before(h.closeUntil), true
 }
 
-// recordUse records that a request to the host name uses the connection c. closes is true if the request closes c. If c
-// is to be drained and the request does not close it, the next request to the host does.
+// recordUse records that a request to the host name uses the connection c. closes is true if the request closes c.
+// If c is to be drained and the request does not close it, recordUse makes the next request to the host close its
+// connection.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {

@@ -22,7 +22,7 @@ func (r *Resolver) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.pool.Export(w, r.serverIdentityHash(), c.exportZones())
+	return c.pool.Export(w, r.serversFingerprintHash(), c.exportZones())
 }
 
 // Identity returns a string that identifies the fields that change answers: Hints, Zones, PrivateOK, Trust and
@@ -31,13 +31,13 @@ func (r *Resolver) Export(w io.Writer) error {
 // Import of a dnshedge.Client checks this string, so that it accepts cached answers only from an equal configuration.
 func (r *Resolver) Identity() string {
 	t := r.Trust
-	return fmt.Sprintf("%s %d %s", r.serverIdentity(), r.Limits.withDefaults().NSEC3Iterations,
-		chain.TrustIdentity(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
+	return fmt.Sprintf("%s %d %s", r.serversFingerprint(), r.Limits.withDefaults().NSEC3Iterations,
+		chain.TrustFingerprint(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
 }
 
-// serverIdentity returns a string that identifies the configured servers. Resolvers with equal values of Hints, Zones
-// and PrivateOK have equal strings.
-func (r *Resolver) serverIdentity() string {
+// serversFingerprint returns a string that identifies the configured servers: it is equal for equal values of Hints,
+// Zones and PrivateOK. Import uses stored delegations only if it is equal.
+func (r *Resolver) serversFingerprint() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
 		zones = append(zones, fmt.Sprint(dns.CanonicalName(zone), slices.SortedFunc(slices.Values(addrs), netip.AddrPort.Compare)))
@@ -46,10 +46,10 @@ func (r *Resolver) serverIdentity() string {
 	return fmt.Sprintf("%s %q %v", r.hintsKey(), zones, r.PrivateOK)
 }
 
-// serverIdentityHash returns a hash of the configured servers, for exports. Exported delegations are used only by a
+// serversFingerprintHash returns a hash of the configured servers, for exports. Exported delegations are used only by a
 // Resolver with the same hash.
-func (r *Resolver) serverIdentityHash() string {
-	h := sha256.Sum256([]byte(r.serverIdentity()))
+func (r *Resolver) serversFingerprintHash() string {
+	h := sha256.Sum256([]byte(r.serversFingerprint()))
 	return string(h[:])
 }
 
@@ -70,7 +70,7 @@ func (r *Resolver) Import(rd io.Reader) error {
 	if err != nil {
 		return err
 	}
-	zones, err := c.pool.Import(rd, r.serverIdentityHash())
+	zones, err := c.pool.Import(rd, r.serversFingerprintHash())
 	c.importZones(zones)
 	return err
 }

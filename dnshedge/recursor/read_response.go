@@ -185,7 +185,7 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 	if q.qtype != dns.TypeDS || !q.do || m.Rcode != dns.RcodeSuccess || len(m.Answer) > 0 || hasSOA(m.Ns) || parseDelegation(q.name, z.zone, m.Ns, nil, time.Now()) == nil {
 		return false
 	}
-	proof := readDSEvidence(m.Ns, q.name, z.zone)
+	proof := selectDSProof(m.Ns, q.name, z.zone)
 	if len(proof) == 0 {
 		return false
 	}
@@ -295,16 +295,16 @@ func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.T
 		cut.expires = z.expires
 	}
 	if q.do {
-		cut.chain.Parent, cut.chain.DSEvidence, cut.chain.ReceivedAt = z.chain, readDSEvidence(m.Ns, name, z.zone), now
+		cut.chain.Parent, cut.chain.DSEvidence, cut.chain.ReceivedAt = z.chain, selectDSProof(m.Ns, name, z.zone), now
 	}
 	return cut, mixed
 }
 
-// readDSEvidence returns the records in a referral that prove whether the child zone called name is signed. These are
+// selectDSProof returns the records in a referral that prove whether the child zone called name is signed. These are
 // DS records, or else the NSEC and NSEC3 records that prove that there are none, with signatures.
 //
 // ns is the authority section of the referral, and parent is the zone that has sent it.
-func readDSEvidence(ns []dns.RR, name, parent string) []dns.RR {
+func selectDSProof(ns []dns.RR, name, parent string) []dns.RR {
 	var ds, denial []dns.RR
 	for _, rr := range ns {
 		h := rr.Header()

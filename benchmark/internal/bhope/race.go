@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Clock returns the time that a client has run so far, without its pauses.
+// A Clock returns the running time of a client: the time since its start without the periods in which the benchmark
+// pauses it to let other clients run.
 type Clock func() time.Duration
 
 // A RoundTripper is an HTTP transport that hedges requests of all methods.

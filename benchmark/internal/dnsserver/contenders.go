@@ -11,9 +11,10 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// StartAll starts contenders one after another by the function start, and returns the results. It skips contenders that
-// are peers or programs that are not installed, and reports them to r. If no contender starts, it returns the errors of
-// all. After another error, it returns the contenders that have started. owner is the name of the lab, for errors.
+// StartAll starts contenders one after another by the function start, and returns the results. It skips a peer that
+// does not start, and a program that is not installed, and reports the error to r. After any other error, it returns
+// that error and the contenders started so far. If no contender starts, it returns the errors of all. owner is the
+// name of the lab, for errors.
 func StartAll[E, C, S any](owner string, contenders []lab.Contender[E, C], r lab.Reporter, start func(lab.Contender[E, C]) (S, error)) (started []S, err error) {
 	var skipped []error
 	for _, c := range contenders {

@@ -19,8 +19,8 @@ const (
 	tcpIdleSeconds = 60
 )
 
-// A Forwarder configures a caching DNS forwarder that listens at ListenAddress.
-type Forwarder struct {
+// A ForwarderConfig configures a caching DNS forwarder that listens at ListenAddress.
+type ForwarderConfig struct {
 	Peers           Peers
 	Dir             string   // for its files
 	Upstreams       []string // IP addresses of the servers that it queries
@@ -41,7 +41,7 @@ func SupportedTransports(name string) []string { return supportedTransports[name
 
 // Command returns the command that runs a forwarder: a peer, "forwarder" for this library, or BareGo. The error is
 // exec.ErrNotFound if the program is not installed.
-func (f Forwarder) Command(name string) (*exec.Cmd, error) {
+func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	if f.ServesTLS && name != "forwarder" && name != "unbound" {
 		return nil, fmt.Errorf("no configuration of %s for DNS over TLS", name)
 	}
@@ -75,7 +75,7 @@ func (f Forwarder) Command(name string) (*exec.Cmd, error) {
 }
 
 // formatUpstreams returns the upstream servers as text. format formats the address and the port of each.
-func (f Forwarder) formatUpstreams(format, separator string) string {
+func (f ForwarderConfig) formatUpstreams(format, separator string) string {
 	port := map[string]int{"udp": 53, "tls": 853, "https": 443}[f.Transport]
 	var all []string
 	for _, address := range f.Upstreams {
@@ -89,7 +89,7 @@ func UnboundForwardZone(addresses []string) string {
 	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
 }
 
-func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
+func (f ForwarderConfig) unboundCommand() (*exec.Cmd, error) {
 	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", MaxTCPConns, tcpIdleSeconds)
 	if f.ServesTLS {
 		server += fmt.Sprintf("  tls-port: 53\n  tls-service-pem: %[1]q\n  tls-service-key: %[1]q\n", f.CertificateFile)
@@ -104,7 +104,7 @@ func (f Forwarder) unboundCommand() (*exec.Cmd, error) {
 	return f.Peers.UnboundCommand(f.Dir, server+"  tls-cert-bundle: \""+f.CertificateFile+"\"\n", UnboundForwardZone(addresses)+"  forward-tls-upstream: yes\n")
 }
 
-func (f Forwarder) namedCommand() (*exec.Cmd, error) {
+func (f ForwarderConfig) namedCommand() (*exec.Cmd, error) {
 	server, upstreams := "", f.formatUpstreams("%s port %d;", " ")
 	if f.Transport == "tls" {
 		server, upstreams = fmt.Sprintf("tls upstream { ca-file %q; remote-hostname %q; };\n", f.CertificateFile, f.ServerName), f.formatUpstreams("%s port %d tls upstream;", " ")
@@ -128,7 +128,7 @@ controls {};
 `, server, f.Dir, MaxTCPConns, tcpIdleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
 }
 
-func (f Forwarder) knotCommand() (*exec.Cmd, error) {
+func (f ForwarderConfig) knotCommand() (*exec.Cmd, error) {
 	servers := "FORWARD({" + f.formatUpstreams("'%s@%d'", ", ") + "})"
 	if f.Transport == "tls" {
 		servers = "TLS_FORWARD({" + f.formatUpstreams(fmt.Sprintf("{'%%s@%%d', hostname='%s', ca_file='%s'}", f.ServerName, f.CertificateFile), ", ") + "})"
@@ -137,7 +137,7 @@ func (f Forwarder) knotCommand() (*exec.Cmd, error) {
 }
 
 // dnsdistCommand returns the command that runs dnsdist, which does not retransmit queries.
-func (f Forwarder) dnsdistCommand() (*exec.Cmd, error) {
+func (f ForwarderConfig) dnsdistCommand() (*exec.Cmd, error) {
 	secure := ""
 	if f.Transport != "udp" {
 		secure = fmt.Sprintf(", tls='openssl', subjectName='%s', caStore='%s'", f.ServerName, f.CertificateFile)
@@ -158,7 +158,7 @@ const (
 )
 
 // helperCommand returns a command that runs this program again as this library's forwarder, with one thread.
-func (f Forwarder) helperCommand() (*exec.Cmd, error) {
+func (f ForwarderConfig) helperCommand() (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -177,7 +177,7 @@ func (f Forwarder) helperCommand() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// ServeForwarder runs the DNS forwarder of this library if Forwarder.Command has described this process as a helper,
+// ServeForwarder runs the DNS forwarder of this library if ForwarderConfig.Command has described this process as a helper,
 // and does not return then. In any other process it returns at once. A program that starts forwarders must call
 // ServeForwarder first.
 func ServeForwarder() {

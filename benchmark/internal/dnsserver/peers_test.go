@@ -65,7 +65,7 @@ func TestForwardersHaveCommandsForTheirTransports(t *testing.T) {
 	}
 	for _, name := range append([]string{"forwarder"}, dnsserver.PeerNames()...) {
 		for _, transport := range dnsserver.SupportedTransports(name) {
-			f := dnsserver.Forwarder{Peers: peers, Dir: dir, Upstreams: []string{"192.0.2.7", "192.0.2.8"}, Transport: transport, ServerName: "dns.example", CertificateFile: "roots.pem"}
+			f := dnsserver.ForwarderConfig{Peers: peers, Dir: dir, Upstreams: []string{"192.0.2.7", "192.0.2.8"}, Transport: transport, ServerName: "dns.example", CertificateFile: "roots.pem"}
 			cmd, err := f.Command(name)
 			require.NoError(t, err, name)
 			text, _ := os.ReadFile(filepath.Join(dir, name+".conf")) // absent if the arguments are the configuration
@@ -76,6 +76,6 @@ func TestForwardersHaveCommandsForTheirTransports(t *testing.T) {
 			assert.Equal(t, transport != "udp", strings.Contains(all, "roots.pem") || name == "pdns" && strings.Contains(all, ":853"), "%s over %s", name, transport)
 		}
 	}
-	_, err := dnsserver.Forwarder{}.Command("bind")
+	_, err := dnsserver.ForwarderConfig{}.Command("bind")
 	assert.ErrorContains(t, err, `"bind"`)
 }

@@ -12,9 +12,10 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// TrustIdentity returns a string that is equal for equal configurations of trust anchors, negative trust anchors and
-// flags. The order of the anchors does not matter.
-func TrustIdentity(anchors []dns.RR, insecure []string, flags ...bool) string {
+// TrustFingerprint returns a string that identifies a configuration of trust anchors, negative trust anchors
+// (insecure) and flags, so that stored results of another configuration can be discarded. The order of anchors and
+// names does not matter.
+func TrustFingerprint(anchors []dns.RR, insecure []string, flags ...bool) string {
 	records := make([]string, 0, len(anchors))
 	for _, rr := range anchors {
 		if !usercode.IsNilRecord(rr) {

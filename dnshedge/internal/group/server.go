@@ -86,9 +86,9 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// IsUsedFirst reports whether any question was sent to s first, before other servers of its group. With a fixed hedge
-// delay, it reports whether any query was sent to s.
-func (s *Server) IsUsedFirst() bool {
+// WasUsedFirst reports whether any question was sent to s first, before other servers of its group. With a fixed
+// hedge delay, for which s learns no latencies, it reports whether any query was sent to s.
+func (s *Server) WasUsedFirst() bool {
 	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
 }
 

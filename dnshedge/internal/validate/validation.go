@@ -102,8 +102,8 @@ func (w *Validation) SpeculativeValidation(units int) *Validation {
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// ChargeSpeculative counts the units of verification that a result of SpeculativeValidation has spent. They count as
-// useless work.
+// ChargeSpeculative charges w for units of verification that were spent on a SpeculativeValidation whose result is
+// not used. They count towards the limit for useless work as well.
 func (w *Validation) ChargeSpeculative(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -74,10 +74,12 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 // SigningKeyTags returns the key tags of the keys with which the zone validly signs its keys at the time now: they
 // match a record of d and have signed the DNSKEY RRset dnskeys.
 //
-// If there are none, off is the distance of now from the nearest validity period of a signature by a key that matches.
-// It is positive if now is after the period, negative if now is before it, and 0 if there is no such signature.
+// If there are none, off is the distance of now from the nearest validity period of a signature by a key that
+// matches. It is positive if now is after the period, negative if now is before it, and 0 if there is no such
+// signature.
 //
-// SigningKeyTags examines at most 8 signatures. The work does not count against a question's Validation.
+// SigningKeyTags is for warnings about trust anchors and the local clock. It accepts the algorithms that p accepts,
+// and examines at most 8 signatures, which do not count towards the limits of a question.
 func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []uint16, off time.Duration) {
 	const most = 8 // signatures
 	w := &Validation{Policy: p}

@@ -72,7 +72,7 @@ func (g *signature) newVerification(s *RRset, now time.Time) Verification {
 		}
 	}
 	v := Verification{TTL: min(s.TTL, received, ValidTTL(g.originalTTL), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
-	if g.labels < countSignedLabels(s.canonicalForm().owner) {
+	if g.labels < countRRSIGLabels(s.canonicalForm().owner) {
 		v.Encloser = g.labels
 	}
 	return v
@@ -81,11 +81,11 @@ func (g *signature) newVerification(s *RRset, now time.Time) Verification {
 // text of the Reason for an RRset without signatures
 const textUnsigned = "there are no signatures"
 
-// countSignedLabels returns the number of labels of an owner name as the Labels field of a signature counts them:
+// countRRSIGLabels returns the number of labels of an owner name as the Labels field of a signature counts them:
 // without the root label and without a leftmost asterisk (RFC 4034 §3.1.3).
 //
 // If the field of a signature is lower, the records were expanded from a wildcard.
-func countSignedLabels(owner name) int {
+func countRRSIGLabels(owner name) int {
 	n := owner.countLabels()
 	if owner.isWildcard() {
 		n--
@@ -290,9 +290,9 @@ func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	}
 	lowest := zone.countLabels()
 	if owner == zone {
-		lowest = countSignedLabels(zone) // a zone's own name may begin with an asterisk, which does not count (RFC 4592 §4.2)
+		lowest = countRRSIGLabels(zone) // a zone's own name may begin with an asterisk, which does not count (RFC 4592 §4.2)
 	}
-	return lowest <= g.labels && g.labels <= countSignedLabels(owner)
+	return lowest <= g.labels && g.labels <= countRRSIGLabels(owner)
 }
 
 // sizePerUnit is the number of hashed bytes that cost one unit of verification. The limit is needed because a message
@@ -312,7 +312,7 @@ func (c *canonicalRRset) maxSignedSize(g *signature) int {
 // form (RFC 4034 §3.1.8.1).
 func (c *canonicalRRset) signedData(g *signature, s *RRset) []byte {
 	owner := c.owner
-	if g.labels < countSignedLabels(owner) {
+	if g.labels < countRRSIGLabels(owner) {
 		owner, _ = owner.trimToLabels(g.labels).wildcardName() // it always fits, because it has fewer labels than the name
 	}
 	b := append(make([]byte, 0, c.maxSignedSize(g)), g.signedFields...)

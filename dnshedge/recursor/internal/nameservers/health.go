@@ -123,9 +123,9 @@ type healthTable struct {
 	all  map[healthKey]*zoneServerHealth
 }
 
-// newZoneQtypeID returns the ID of a zone and the qtypeGroup k. The hash has a random seed, so that an attacker cannot
+// hashZoneQtype returns the ID of a zone and the qtypeGroup k. The hash has a random seed, so that an attacker cannot
 // choose zone names with equal IDs.
-func (t *healthTable) newZoneQtypeID(zone string, k qtypeGroup) zoneQtypeID {
+func (t *healthTable) hashZoneQtype(zone string, k qtypeGroup) zoneQtypeID {
 	return zoneQtypeID(maphash.String(t.seed, zone))&^3 | zoneQtypeID(k)
 }
 

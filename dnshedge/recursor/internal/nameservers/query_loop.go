@@ -123,7 +123,7 @@ func (a *queryLoop) registerWithZone() error {
 	if z := a.zones.all[a.Zone]; z != nil && a.beganAt < z.backoffs[a.group].avoidUntil {
 		return ErrNoServers
 	}
-	a.zone, a.zoneQtype = a.zones.acquireZone(a.Zone), a.healthByZone.newZoneQtypeID(a.Zone, a.group)
+	a.zone, a.zoneQtype = a.zones.acquireZone(a.Zone), a.healthByZone.hashZoneQtype(a.Zone, a.group)
 	return nil
 }
 

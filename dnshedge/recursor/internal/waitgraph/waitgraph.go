@@ -78,8 +78,9 @@ func (g *Graph) PromoteHedges(n *Node) {
 	}
 }
 
-// markNeeded records that a client's question needs the result of n. The question then also needs each result that n
-// waits for, unless that wait is a hedge. The caller must hold the mutex of the Graph.
+// markNeeded records that a client's question needs the result of n, and of each lookup that n waits for. The
+// exception is a lookup that n started only to have another name server for a hedge. The caller must hold the mutex
+// of the Graph.
 func (n *Node) markNeeded() {
 	if n.isNeeded {
 		return
@@ -154,8 +155,9 @@ type lookupType[K comparable] interface {
 	embeddedFlight() *Flight[K]
 }
 
-// A Group has the running lookups of one kind, by key. F is a pointer to a type that embeds a Flight[K]. A Group is safe
-// for concurrent use.
+// A Group holds the running lookups of one kind, by key: callers with equal keys share one lookup. Its Graph
+// prevents lookups from waiting for each other in a circle. F is a pointer to a type that embeds a Flight[K]. A
+// Group is safe for concurrent use.
 type Group[K comparable, F lookupType[K]] struct {
 	graph   *Graph
 	running flight.Group[K, F]
