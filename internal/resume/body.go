@@ -259,14 +259,18 @@ func (b *Body) finishRead(p []byte, n int, err error) (int, error) {
 }
 
 // awaitRemainder waits for the pending remainder after the source has failed, and then reads from the remainder into p.
-// It waits as long as a call whose primary has failed waits for a hedge, see [race.HedgeTimeoutAfterFailure]. If the remainder
-// does not arrive, it returns the error of the source.
+// It waits as long as a call whose primary has failed waits for a hedge, see [race.HedgeTimeoutAfterFailure], but at most
+// [race.MaxFailureDelay] if no usual latency is known. If the remainder does not arrive, it returns the error of the source.
 func (b *Body) awaitRemainder(p []byte) (int, error) {
 	b.mu.Lock()
 	r := b.remainder
 	b.mu.Unlock()
 	if r != nil {
-		bound := time.NewTimer(race.HedgeTimeoutAfterFailure(b.usualTime, time.Since(b.startTime)) - time.Since(r.requestTime))
+		took := time.Since(b.startTime)
+		if b.usualTime <= 0 {
+			took = min(took, race.MaxFailureDelay) // the reader itself may have taken hours
+		}
+		bound := time.NewTimer(race.HedgeTimeoutAfterFailure(b.usualTime, took) - time.Since(r.requestTime))
 		defer bound.Stop()
 		select {
 		case <-r.decided:

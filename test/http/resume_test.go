@@ -797,6 +797,31 @@ func TestResumeReturnsErrorOfHedgeThatIsNotReplaced(t *testing.T) {
 	}
 }
 
+// TestResumeWaitsOneSecondWithoutUsualLatency has a fixed delay and no learned latencies. The body of the hedge breaks off after an
+// hour, and its replacement is silent.
+func TestResumeWaitsOneSecondWithoutUsualLatency(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+		tr := hedge.New(rt, hedge.WithResume(), hedge.WithRoute("/", hedge.Policy{Delay: 20 * ms}))
+		rt.Answer = func(req *http.Request, n int) (*http.Response, error) {
+			if n != 1 {
+				return nil, doubles.Sleep(req.Context(), forever)
+			}
+			resp := serveObject(rt, req)
+			resp.Body = brokenOff{resp.Body, func() {}}
+			return resp, nil
+		}
+		resp, err := get(t, tr, site)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		failed := time.Now()
+		_, err = io.ReadAll(resp.Body)
+		assert.Same(t, errDown, err)
+		assert.Equal(t, time.Second, time.Since(failed))
+		require.NoError(t, resp.Body.Close())
+		assert.Len(t, rt.Sent(), 3)
+	})
+}
+
 // brokenOff is a body that calls f and fails.
 type brokenOff struct {
 	io.ReadCloser
