@@ -22,7 +22,8 @@ type DNSClient interface{ Stats() observe.DNSStats }
 // nil.
 //
 // A client that was closed is removed. A sum of counters does not decrease when one of the clients forgets an upstream or
-// is closed.
+// is closed. The queries that upstreams got between the last collection and Close are not counted, nor is a client that was
+// closed before the first collection.
 func (c *Collector) AddDNS(client DNSClient) {
 	if isNil(client) {
 		panic("hedgeprom: AddDNS: client is nil")
@@ -158,13 +159,8 @@ func (d *dnsMetrics) readValues() map[dnsSeries]float64 {
 	values, caches := make(map[dnsSeries]float64), make(map[clientCache]bool)
 	for n := 0; n < len(d.clients); n++ {
 		s := d.clients[n].Stats()
-		if s.Closed {
-			d.removeClient(n)
-			n--
-			continue
-		}
 		name := observe.KeyInfo{Client: s.Name}.Printable().Client
-		if k := s.Cache; k != nil && k.ID != 0 {
+		if k := s.Cache; k != nil && k.ID != 0 && !s.Closed {
 			if me := (clientCache{name, k.ID}); caches[me] {
 				s.Cache = nil // it was counted with another client
 			} else {
@@ -177,12 +173,18 @@ func (d *dnsMetrics) readValues() map[dnsSeries]float64 {
 			switch m := &d.metrics[metric]; {
 			case m.kind == prometheus.CounterValue:
 				counters[me] += v
+			case s.Closed:
 			case m.largest:
 				values[me] = max(values[me], v)
 			default:
 				values[me] += v
 			}
 		})
+		if s.Closed {
+			d.removeClient(n, counters)
+			n--
+			continue
+		}
 		for me, v := range counters {
 			values[me] += v
 		}
@@ -236,8 +238,12 @@ func (d *dnsMetrics) retainCounters(n int, counters map[dnsSeries]float64) {
 	d.counters[n] = counters
 }
 
-// removeClient removes client n, and retains its latest counters. The caller must hold mu.
-func (d *dnsMetrics) removeClient(n int) {
-	d.retainCounters(n, nil)
+// removeClient removes client n, which was closed with the given counters, and retains them. It retains nothing if the client
+// was closed before the first collection: it may have been added again after it was removed. The caller must hold mu.
+func (d *dnsMetrics) removeClient(n int, counters map[dnsSeries]float64) {
+	if d.counters[n] != nil {
+		d.retainCounters(n, counters)
+		d.retainCounters(n, nil)
+	}
 	d.clients, d.counters = slices.Delete(d.clients, n, n+1), slices.Delete(d.counters, n, n+1)
 }
