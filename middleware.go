@@ -20,7 +20,8 @@ const AttemptHeader = limit.AttemptHeader
 //
 // The mark applies to every client of this module: Transport, Interceptor, [Do], and dnshedge without a cache. They
 // do not hedge a call with the mark, with the reason [DeniedNested]. An Interceptor passes the mark to the next server. A
-// Transport does so if it has [WithAttemptHeader], or has seen that the server has a [Limiter].
+// Transport does so if it has [WithAttemptHeader], or has learned from calls of the same key that could be hedged that the
+// server has a [Limiter].
 //
 // [AllowHedging] does not override the mark. If an external client sets the header itself, it only disables hedging
 // of its own requests. Middleware panics if header is not a valid header name, or has a meaning in HTTP.

@@ -650,8 +650,9 @@ func WithLimitedHealthChecks() LimiterOption {
 // [Middleware]) carries the number of that hedge. An outgoing request may already have the header or [AttemptHeader],
 // for example in a proxy. It is treated as made for a hedge, and is not hedged again.
 //
-// Hedges to a host with a [Limiter], and requests on behalf of hedges, always carry [AttemptHeader]. gRPC needs no such
-// option: hedges always carry grpc-previous-rpc-attempts. It panics if name is not a valid header name, or has a meaning
+// Hedges to a host with a [Limiter], and requests on behalf of hedges for which the Transport knows the Limiter (see
+// [Middleware]), always carry [AttemptHeader]. gRPC needs no such option: hedges always carry grpc-previous-rpc-attempts.
+// It panics if name is not a valid header name, or has a meaning
 // in HTTP, as Host and Range have.
 func WithAttemptHeader(name string) HTTPOption {
 	return newSettingOption("WithAttemptHeader", name, func(c *Config) { c.AttemptHeader = name })
