@@ -8,10 +8,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The cached engine needs namespaces. It has this library's forwarder run by this test's program.
 func TestCachedEngineMeasuresServers(t *testing.T) {
+	doubles.SkipSimulation(t)
 	out, stderr, code := runSimulate(t, "-engine", "cached", "-scenario", "all", "-strategy", "forwarder", "-quick", "-format", "json", "-out", "")
 	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)

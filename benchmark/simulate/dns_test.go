@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The DNS engine needs namespaces, and skips where there are none.
@@ -51,6 +53,7 @@ func TestAbsentPeersAreLeftOut(t *testing.T) {
 
 // A peer runs by the command of the flag -peer: here a program that is no DNS server, whose last output is printed.
 func TestPeersThatDoNotStartAreLeftOut(t *testing.T) {
+	doubles.SkipSimulation(t)
 	dir := t.TempDir()
 	program := filepath.Join(dir, "server")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\necho I was called with $1\n"), 0o755))

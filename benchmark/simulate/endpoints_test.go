@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/endpointlab"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // Hedges of WithEndpoints cost no more tokens than the budget allows. Its p99 is at most 1.1 × that of the best other
@@ -53,6 +54,7 @@ func TestEndpointsAreAsGoodAsTheBestStaticChoice(t *testing.T) {
 }
 
 func TestEndpointsEngineRunsAllContenders(t *testing.T) {
+	doubles.SkipSimulation(t)
 	runEndpoints := func(args ...string) map[string]row {
 		out, stderr, code := runSimulate(t, append([]string{"-engine", "endpoints", "-scenario", "endpoints-down,endpoints-three", "-requests", "500", "-format", "json", "-out", ""}, args...)...)
 		require.Equal(t, exitOK, code, stderr)

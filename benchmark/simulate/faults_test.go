@@ -11,10 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The faults engine needs namespaces. It has Go's resolver run by this test's program.
 func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
+	doubles.SkipSimulation(t)
 	out, stderr, code := runSimulate(t, "-engine", "faults", "-scenario", "denies", "-quick", "-format", "json", "-out", "")
 	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)

@@ -54,6 +54,7 @@ func seedCount() uint64 {
 }
 
 func TestFirstByteIsHedgedAndTheHeaderIsNot(t *testing.T) {
+	doubles.SkipSimulation(t)
 	for seed := range seedCount() {
 		r := runInFakeTime(t, "http", "stream", seed)
 		none, first := r["none"], r["hedge-first-byte"]

@@ -8,10 +8,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/internal/doubles"
 )
 
 // The recursor engine needs namespaces too. It has our own resolver run by this test's program.
 func TestRecursorEngineResolvesInASimulatedInternet(t *testing.T) {
+	doubles.SkipSimulation(t)
 	out, stderr, code := runSimulate(t, "-engine", "recursor", "-quick", "-requests", "100", "-strategy", "hedge,hedge-off", "-format", "json", "-out", "")
 	if code == exitFailed && strings.Contains(stderr, "netsim: needs root") {
 		t.Skip(stderr)
