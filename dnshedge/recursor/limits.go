@@ -71,6 +71,9 @@ func (e *questionSpecificError) Unwrap() error { return e.error }
 // isQuestionSpecific reports whether err is or wraps a questionSpecificError.
 func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
 
+// isOwnLimit reports whether a limit of the question has caused err, so that another question may succeed.
+func isOwnLimit(err error) bool { return errors.As(err, new(*limitError)) || isQuestionSpecific(err) }
+
 // isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. This
 // error must not be cached, because its cause is not the zone.
 func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.LocalError)) }

@@ -83,8 +83,7 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Nod
 		if err != nil {
 			return nil, false, err
 		}
-		var limit *limitError
-		if f.err == nil || started || try == 2 || !errors.Is(f.err, waitgraph.ErrCycle) && !errors.As(f.err, &limit) && !isQuestionSpecific(f.err) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
+		if f.err == nil || started || try == 2 || !isOwnLimit(f.err) && !errors.Is(f.err, waitgraph.ErrCycle) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
 			return f.rrs, f.nxdomain, f.err
 		}
 		// The lookup has failed for a reason in the question that started it. This question may succeed.

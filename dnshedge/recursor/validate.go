@@ -147,7 +147,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	}
 	parent := z.parentDelegation()
 	r, err := l.queryZone(ctx, parent, q, full)
-	if isLocalFailure(err) || err != nil && ctx.Err() != nil || errors.As(err, new(*limitError)) || isQuestionSpecific(err) { // another question may get an answer
+	if isLocalFailure(err) || err != nil && ctx.Err() != nil || isOwnLimit(err) { // another question may get an answer
 		return false
 	}
 	if err != nil || r.kind != kindReferral || r.referral.hasSameServers(z) {

@@ -13,8 +13,9 @@ import (
 )
 
 // makeResumable returns resp with a body that survives stalls: if it stalls, a hedge requests the remainder, and the
-// body continues with the hedge's response. The same happens if the body of a hedge fails. The body also measures its pauses, and releases attempt a at its end. If
-// the response cannot be resumed, makeResumable returns it unchanged, and ok is false.
+// body continues with the hedge's response. The same happens if the body of a hedge fails. The body also measures its
+// pauses, and releases attempt a at its end. If the response cannot be resumed, makeResumable returns it unchanged, and
+// ok is false.
 //
 // The argument a is the attempt that got resp, and number is its number in the call. The argument started is the number
 // of attempts that the call has started. If a is nil, the call could not be hedged, and the body only measures its
