@@ -52,7 +52,7 @@ func benchmarkLossyPath(b *testing.B, interval time.Duration, loss float64, hedg
 	defer t.Close()
 	l, err := t.Listen(serverConfig("quic"), nil)
 	require.NoError(b, err)
-	serveQUIC(l, "quic", func(_ int, query []byte, to responseStream) {
+	serveQUIC(l, "quic", func(_ *quicgo.Conn, query []byte, to responseStream) {
 		if len(query) > 2 {
 			to.respond(reply(b, query), true)
 		}

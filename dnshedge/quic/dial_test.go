@@ -24,7 +24,7 @@ import (
 // A quicServer accepts QUIC connections, and has a handler for the queries on them.
 type quicServer struct {
 	at     net.Addr
-	handle func(conn int, query []byte, to responseStream) // query is framed
+	handle func(conn *quicgo.Conn, query []byte, to responseStream) // query is framed
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -48,10 +48,10 @@ func serverConfig(scheme string) *tls.Config {
 }
 
 // startServer starts a server for scheme that permits so many streams on a connection.
-func startServer(t *testing.T, scheme string, streams int64, answer func(conn int, query []byte) (framed []byte)) *quicServer {
+func startServer(t *testing.T, scheme string, streams int64, answer func(conn *quicgo.Conn, query []byte) (framed []byte)) *quicServer {
 	l, err := quicgo.ListenAddr("127.0.0.1:0", serverConfig(scheme), &quicgo.Config{MaxIncomingStreams: streams})
 	require.NoError(t, err)
-	s := serveQUIC(l, scheme, func(conn int, query []byte, to responseStream) {
+	s := serveQUIC(l, scheme, func(conn *quicgo.Conn, query []byte, to responseStream) {
 		if r := answer(conn, query); r != nil {
 			to.respond(r, true)
 		}
@@ -67,7 +67,7 @@ func startServer(t *testing.T, scheme string, streams int64, answer func(conn in
 }
 
 // serveQUIC starts a server that ends with its listener and its connections.
-func serveQUIC(l *quicgo.Listener, scheme string, handle func(conn int, query []byte, to responseStream)) *quicServer {
+func serveQUIC(l *quicgo.Listener, scheme string, handle func(conn *quicgo.Conn, query []byte, to responseStream)) *quicServer {
 	s := &quicServer{at: l.Addr(), handle: handle}
 	s.wg.Go(func() {
 		for {
@@ -77,14 +77,13 @@ func serveQUIC(l *quicgo.Listener, scheme string, handle func(conn int, query []
 			}
 			s.mu.Lock()
 			s.conns = append(s.conns, conn)
-			number := len(s.conns)
-			h := &http3.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveRequest(number, w, r) })}
+			h := &http3.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.serveRequest(conn, w, r) })}
 			s.http3 = append(s.http3, h)
 			s.mu.Unlock()
 			if scheme == "h3" {
 				s.wg.Go(func() { _ = h.ServeQUICConn(conn) })
 			} else {
-				s.wg.Go(func() { s.serveStreams(number, conn) })
+				s.wg.Go(func() { s.serveStreams(conn) })
 			}
 		}
 	})
@@ -98,7 +97,7 @@ func (s *quicServer) accepted() []*quicgo.Conn {
 	return append([]*quicgo.Conn(nil), s.conns...)
 }
 
-func (s *quicServer) serveStreams(number int, conn *quicgo.Conn) {
+func (s *quicServer) serveStreams(conn *quicgo.Conn) {
 	for {
 		stream, err := conn.AcceptStream(context.Background())
 		if err != nil {
@@ -107,7 +106,7 @@ func (s *quicServer) serveStreams(number int, conn *quicgo.Conn) {
 		go func() {
 			b := make([]byte, 1024)
 			n, _ := stream.Read(b)
-			s.handle(number, b[:n], responseStream{
+			s.handle(conn, b[:n], responseStream{
 				stream.Context(), func(framed []byte, end bool) {
 					_, _ = stream.Write(framed)
 					if end {
@@ -119,12 +118,12 @@ func (s *quicServer) serveStreams(number int, conn *quicgo.Conn) {
 	}
 }
 
-func (s *quicServer) serveRequest(number int, w http.ResponseWriter, r *http.Request) {
+func (s *quicServer) serveRequest(conn *quicgo.Conn, w http.ResponseWriter, r *http.Request) {
 	b, err := base64.RawURLEncoding.DecodeString(r.URL.Query().Get("dns"))
 	if err != nil {
 		return
 	}
-	s.handle(number, frame(b), responseStream{r.Context(), func(framed []byte, end bool) {
+	s.handle(conn, frame(b), responseStream{r.Context(), func(framed []byte, end bool) {
 		w.Header().Set("Content-Type", mediaType)
 		_, _ = w.Write(framed[2:])
 		if !end {
@@ -138,7 +137,7 @@ func TestClientKeepsConnectionAtStreamLimit(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
-			s := startServer(t, scheme, 2, func(_ int, query []byte) []byte {
+			s := startServer(t, scheme, 2, func(_ *quicgo.Conn, query []byte) []byte {
 				if strings.Contains(string(query), "slow") {
 					time.Sleep(3500 * time.Millisecond)
 				}
@@ -162,7 +161,7 @@ func TestClientReplacesDeadConnectionAtStreamLimit(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
-			s := startServer(t, scheme, 1, func(_ int, query []byte) []byte { return reply(t, query) })
+			s := startServer(t, scheme, 1, func(_ *quicgo.Conn, query []byte) []byte { return reply(t, query) })
 			var d lossyDialer
 			c := newClient(t, scheme, s.at.String())
 			c.Dialer, c.Hedge.Off = &d, true
@@ -179,7 +178,7 @@ func TestClientReplacesDeadConnectionAtStreamLimit(t *testing.T) {
 // After a GOAWAY frame, queries use another connection, and those in flight are answered.
 func TestHTTP3ClientLeavesConnectionAfterGoAway(t *testing.T) {
 	arrived, release := make(chan struct{}), make(chan struct{})
-	s := startServer(t, "h3", 100, func(_ int, query []byte) []byte {
+	s := startServer(t, "h3", 100, func(_ *quicgo.Conn, query []byte) []byte {
 		if strings.Contains(string(query), "slow") {
 			close(arrived)
 			<-release
@@ -207,9 +206,8 @@ func TestHTTP3ClientLeavesConnectionAfterGoAway(t *testing.T) {
 func TestConnectionIsDoneBeforeExchangeFails(t *testing.T) {
 	for _, scheme := range schemes {
 		t.Run(scheme, func(t *testing.T) {
-			var s *quicServer
-			s = startServer(t, scheme, 100, func(conn int, _ []byte) []byte {
-				_ = s.accepted()[conn-1].CloseWithError(noError, "")
+			s := startServer(t, scheme, 100, func(conn *quicgo.Conn, _ []byte) []byte {
+				_ = conn.CloseWithError(noError, "")
 				return nil
 			})
 			dial := map[string]func(context.Context, dnshedge.DialTarget) (dnshedge.ProtocolConn, error){"quic": quic.DialDoQ, "h3": quic.DialHTTP3}[scheme]

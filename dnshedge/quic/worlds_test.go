@@ -227,8 +227,7 @@ func (w *world) listen(s *worldServer) {
 	if err != nil {
 		panic(err)
 	}
-	var run *quicServer
-	run = serveQUIC(l, w.scheme, func(conn int, query []byte, to responseStream) { w.handle(s, run.accepted()[conn-1], query, to) })
+	run := serveQUIC(l, w.scheme, func(conn *quicgo.Conn, query []byte, to responseStream) { w.handle(s, conn, query, to) })
 	s.runs = append(s.runs, run)
 	s.stop = func() {
 		_ = socket.Close() // first, so that the client learns nothing
