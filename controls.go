@@ -301,8 +301,9 @@ func (h *controls) updateProgram(old, s *Config) (now *Config, fixed map[string]
 // replaceLayers makes layers the settings of all sources, and applies the settings that follow from them: the result of
 // layers.config. The caller must hold updating.
 //
-// Shadow mode begins before the exclusions of the earlier file end, and ends after those of the next file begin. So a call
-// that starts during the change is not hedged if neither file allows it.
+// A call that starts during the change is not hedged if neither the earlier nor the next override file allows it: shadow mode,
+// in which hedges are only counted, begins before the exclusions of the earlier file end, and ends after those of the next
+// file begin.
 func (h *controls) replaceLayers(layers *settingLayers, settings *Config) {
 	old, oldMode, mode := h.settings.Load(), h.layers.mode(), layers.mode()
 	h.layers = *layers

@@ -161,7 +161,8 @@ func (o *overridable) CheckOverride(file *ops.Override) error {
 	return err
 }
 
-// ApplyOverride implements [ops.Overridable].
+// ApplyOverride implements [ops.Overridable]. It replaces the settings of the current override file by those of file, and
+// returns those that were in force before. If file is not valid, only its Disabled can take effect.
 func (o *overridable) ApplyOverride(file *ops.Override) (previous *ops.Override, err error) {
 	o.updating.Lock()
 	before, old := o.layers, o.settings.Load()

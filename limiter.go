@@ -207,7 +207,7 @@ func (l *Limiter) serveLimited(caller context.Context, w http.ResponseWriter, r 
 			w = withBodyForHijack(w, body)
 		}
 	}
-	defer copyRequestResults(r, inner, body)
+	defer copyHandlerFields(r, inner, body)
 	p.RunHandler(func() { next.ServeHTTP(w, inner) })
 }
 
@@ -226,13 +226,13 @@ func rejectRequest(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusServiceUnavailable)
 }
 
-// copyRequestResults copies the pattern, forms and path values that handlers have set in inner, a copy of r, to r. They
+// copyHandlerFields copies the pattern, forms and path values that handlers have set in inner, a copy of r, to r. They
 // are needed in r because handlers before the Limiter read them afterwards, and net/http removes the temporary files of
 // a form.
 //
 // If body has unread bytes, it becomes the Body of r. A nil body means that the body was not read ahead. Other fields
 // of r are not written, because other goroutines may be reading them.
-func copyRequestResults(r, inner *http.Request, body *upload.BufferedBody) {
+func copyHandlerFields(r, inner *http.Request, body *upload.BufferedBody) {
 	if body != nil && body.HasUnread() {
 		r.Body = body
 	}

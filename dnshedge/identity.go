@@ -152,7 +152,7 @@ func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	return s.routes[string(name[len(name)-domain:])]
 }
 
-// appendSources appends the sources to b, in the format of an export that decodeSources reads.
+// appendSources appends the encoded sources to b, for an export of a Cache. decodeSources is its inverse.
 func (s answerSources) appendSources(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.defaultSource)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))

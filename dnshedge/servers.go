@@ -389,9 +389,9 @@ func newSingleServerTiers(g group.Servers) []queryTier {
 	return tiers
 }
 
-// sendTrials sends q in the background to servers that are down, to find out whether they work again. It sends q only
-// to servers that come before the first tier when they are not down: they may receive q's name.
-func sendTrials(q *wire.Query, tiers []queryTier) {
+// probeDownServers sends q in the background to servers that are down, to find out whether they work again. It sends q
+// only to servers that would be queried before the first tier if they were not down: only they may learn q's name.
+func probeDownServers(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
 			later.group.SendTrials(time.Now(), q)
@@ -461,7 +461,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	if t.isFallback {
 		s.count.fallbacks.Add(1)
 	}
-	sendTrials(q.Query, tiers)
+	probeDownServers(q.Query, tiers)
 	if len(tiers) == 1 {
 		r := s.queryGroup(ctx, new(groupQuery), q, t.group)
 		return betterResult(q.Query, before(), r)

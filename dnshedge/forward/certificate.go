@@ -24,8 +24,8 @@ type certificate struct {
 // the field GetCertificate of a tls.Config, or an error if the files cannot be read.
 //
 // When the modification time of certFile changes, the function reads both files again within a minute. If that fails,
-// it logs the error to slog.Default and returns the old certificate. It never returns an error, and is safe for
-// concurrent use.
+// it logs the error to slog.Default and returns the old certificate. The function never returns an error, and is safe
+// for concurrent use.
 func CertificateFiles(certFile, keyFile string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	c := &certificate{certFile: certFile, keyFile: keyFile}
 	if err := c.readIfChanged(); err != nil {

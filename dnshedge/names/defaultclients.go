@@ -23,19 +23,19 @@ type defaultClients struct {
 func (o *defaultClients) getClient() *dnshedge.Client {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if n := len(o.clients); n > 0 && (o.clients[n-1].Hosts != "" || !o.hasHosts()) {
+	if n := len(o.clients); n > 0 && (o.clients[n-1].Hosts != "" || !o.hasHostsFile()) {
 		return o.clients[n-1]
 	}
 	c := new(dnshedge.Client)
-	if o.hasHosts() {
+	if o.hasHostsFile() {
 		c.Hosts = o.hosts
 	}
 	o.clients = append(o.clients, c)
 	return c
 }
 
-// hasHosts reports whether the hosts file exists. It returns true if that cannot be determined.
-func (o *defaultClients) hasHosts() bool {
+// hasHostsFile reports whether the hosts file exists. It returns true if that cannot be determined.
+func (o *defaultClients) hasHostsFile() bool {
 	_, err := os.Stat(o.hosts)
 	return !errors.Is(err, fs.ErrNotExist)
 }

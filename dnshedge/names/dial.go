@@ -251,9 +251,9 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress tracks the connection c to the IP address ip, if LookupNetIP has returned ip for a host. It returns
-// the wrapper of trackConn, or c itself if no host has the address. ctx has the host of the request if the request was
-// sent through Drain.
+// trackByAddress tracks the connection c to the IP address ip, so that it can be drained when a host loses the address.
+// ctx has the host if the request was sent through Drain. Otherwise the hosts are those for which LookupNetIP has
+// returned ip. It returns the wrapper of trackConn, or c itself if no host has the address.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostContextKey{}).(string)
 	n.init()

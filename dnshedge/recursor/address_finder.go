@@ -102,7 +102,7 @@ func (f *addressFinder) findCachedAddresses() []netip.AddrPort {
 // needed is closed when the task has no other server to query. Until then, the lookups are hedges, for which the hedge
 // budget pays.
 func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
-	if f.hasEnoughAddresses() {
+	if f.canSkipLookups() {
 		return nil, nil
 	}
 	if f.results == nil {
@@ -189,9 +189,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasEnoughAddresses reports whether a lookup of further addresses is not worthwhile. It is true if the task already
+// canSkipLookups reports whether a lookup of further addresses is not worthwhile. It is true if the task already
 // has a usable response as a fallback. For a question with a minimised name, it is also true if any address is known.
-func (f *addressFinder) hasEnoughAddresses() bool {
+func (f *addressFinder) canSkipLookups() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || !r.isEmpty()) {
 		return true
 	}

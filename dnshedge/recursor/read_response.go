@@ -13,8 +13,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// A responseKind is the next action after a response of a server: to accept the response, to follow a referral, or to
-// query another server.
+// A responseKind classifies a response of a server by the next action: to accept the response, to follow a referral, or
+// to query another server.
 type responseKind int8
 
 const (
@@ -249,8 +249,8 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 // mayBeNoData reports whether the response m, which has no answer, may mean that the name has no records of the type
 // (NODATA). m must have no SOA record and must not be authoritative.
 //
-// It returns true if the response has no NS records: otherwise it is a useless referral. It also returns true if a
-// recursive server has added the NS records of zone, the zone that was queried.
+// It returns true in two cases: m has no NS records, or a recursive server has added the NS records of zone, the zone
+// that was queried. With other NS records, m is a useless referral.
 func mayBeNoData(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
 	return len(ns) == 0 || m.RecursionAvailable && !hasOutOfZoneNS(ns, zone)

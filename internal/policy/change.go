@@ -19,7 +19,7 @@ type Change struct {
 	Endpoint string         // the ejected or restored endpoint, if Kind is KindEndpoint
 }
 
-// A ChangeKind says which condition has begun or ended.
+// A ChangeKind says which condition of a key has begun or ended, for example an outage or a pause of hedging.
 type ChangeKind int
 
 // Kinds of changes. Reports of KindPause and KindBudget are throttled. Changes of all other kinds are reported at once.

@@ -252,7 +252,7 @@ func (k *Key) denyAdmission(a admission) observe.Reason {
 func (k *Key) updateSafetyChecks(r *Result) {
 	k.safetyChecks.outage.record(r)
 	k.safetyChecks.pushback.record(r)
-	k.safetyChecks.winRate.record(r)
+	k.safetyChecks.winRate.reviewScale()
 }
 
 // wouldBeDenied predicts whether the hedge that request describes would be denied at the future time startTime. The argument
@@ -309,9 +309,8 @@ func (k *Key) Withdraw(now time.Time, reason observe.Reason, request HedgeReques
 // HedgeEnded records that an admitted hedge is no longer in flight. It must be called once for each admitted hedge.
 func (k *Key) HedgeEnded() { k.inFlight.hedges.Add(-1) }
 
-// HedgeEndedUnless calls [Key.HedgeEnded] if *reported is false. It is for a function that calls observers between Admit and
-// the start of the hedge. The function must defer HedgeEndedUnless, because an observer may end the goroutine, and then the
-// hedge never starts.
+// HedgeEndedUnless calls [Key.HedgeEnded] if *reported is false. A function that calls observers between Admit and the start
+// of the hedge must defer it: an observer may panic or call runtime.Goexit, and then the hedge never starts.
 //
 // The function must set *reported to true after the observers have returned.
 func (k *Key) HedgeEndedUnless(reported *bool) {

@@ -78,8 +78,8 @@ func (k *Key) recordCall(now time.Time, r *Result, index int) (saved time.Durati
 	return saved, shadowWon
 }
 
-// reportVerdict reports new results of the host's audit to observers. If the verdict has changed, it also calls
-// [Setup].Changed.
+// reportVerdict reports new results of the host's audit to observers (the audit compares calls with and without hedging). If
+// the verdict, whether hedging helps, has changed, it also calls [Setup].Changed.
 func (k *Key) reportVerdict() {
 	report, change := k.experiment.takeNewResults()
 	if report == nil {

@@ -23,9 +23,9 @@ type winRateThrottle struct {
 // number since the hedge was admitted, the number stays 0.
 func (y *winRateThrottle) withdrawHedge() { y.hedges = max(y.hedges-1, 0) }
 
-// record reviews the scale of the budget after a call: it changes the scale according to the share of hedges that won. It
-// does nothing until enough hedges or wins have been counted since the last review.
-func (y *winRateThrottle) record(*Result) {
+// reviewScale reviews the scale of the budget after a call: it lowers the scale if few hedges have won,
+// and raises it if many have. It does nothing until enough hedges or wins have been counted since the last review.
+func (y *winRateThrottle) reviewScale() {
 	switch {
 	case y.wins >= restoreWins:
 		y.scale, y.hedges, y.wins = min(1, 2*y.scale), 0, 0

@@ -14,15 +14,15 @@ func TestWinRateThrottleHalvesBudgetOfHedgesThatDoNotWin(t *testing.T) {
 	y := winRateThrottle{scale: 1}
 	for _, want := range []float64{0.5, 0.25, 0.125, minBudgetScale, minBudgetScale} {
 		y.hedges, y.wins = judgedHedges, minWins-1
-		y.record(nil)
+		y.reviewScale()
 		assert.Equal(t, winRateThrottle{scale: want}, y)
 	}
 	y.hedges, y.wins = judgedHedges, minWins
-	y.record(nil)
+	y.reviewScale()
 	assert.Equal(t, minBudgetScale, y.scale, "enough hedges won")
 	for _, want := range []float64{0.2, 0.4, 0.8, 1} {
 		y.wins = restoreWins
-		y.record(nil)
+		y.reviewScale()
 		assert.Equal(t, want, y.scale)
 	}
 	y.hedges = 0

@@ -52,7 +52,7 @@ type Attempt struct {
 
 	n        uint8 // number of the attempt; 0: the primary
 	async    bool  // the attempt may continue after the caller's context has ended, see ignoreCaller
-	detaches bool  // the attempt may continue after its call has ended, see [Detachment]
+	detaches bool  // the attempt may continue after its call has ended, see [DetachMode]
 
 	mu            sync.Mutex                    // guards guard and the creation of cancelContext
 	cancelContext atomic.Pointer[cancelContext] // cancellable context; nil: not created yet; released: it must not be created any more
@@ -217,8 +217,8 @@ func AttemptNumber(ctx context.Context) (n int, ok bool) {
 	return int(v), ok
 }
 
-// AttemptContextKey is the type of the key under which a context holds the context of the attempt that it belongs to, see
-// [AttemptContext].
+// AttemptContextKey is the type of the context key with which [AttemptContext] finds the context of an attempt, from any
+// context derived from it.
 type AttemptContextKey struct{}
 
 // AttemptContext returns the context of the attempt that ctx belongs to, or nil if there is none. It is the attempt for

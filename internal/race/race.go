@@ -65,13 +65,13 @@ type AttemptObserver interface {
 	AttemptEnded(ctx context.Context, n int, outcome Outcome)
 }
 
-// A Detachment selects the attempts that must stop using the caller's context when Run returns. The caller can then use that
+// A DetachMode selects the attempts that must stop using the caller's context when Run returns. The caller can then use that
 // context for another call.
-type Detachment uint8
+type DetachMode uint8
 
-// Values of a Detachment. DetachHedges is sufficient if the primary does not use its context after it has returned.
+// Values of a DetachMode. DetachHedges is sufficient if the primary does not use its context after it has returned.
 const (
-	DetachNone   Detachment = iota // no attempts
+	DetachNone   DetachMode = iota // no attempts
 	DetachHedges                   // hedges only
 	DetachAll                      // the primary and the hedges
 )
@@ -83,7 +83,7 @@ type Options[T any] struct {
 	Async bool
 	// Detach selects the attempts that stop using the caller's context when Run returns. After that, these attempts find only
 	// values that a hedge has already looked up.
-	Detach Detachment
+	Detach DetachMode
 	// LoserPolicy decides how losers end. If it is nil, the race cancels them at once.
 	LoserPolicy LoserPolicy[T]
 	// TryAbandon is called when the caller's context ends before the primary of an asynchronous race has returned. If it

@@ -220,8 +220,8 @@ func (z *Zone) IsRedelegated() bool {
 	return false
 }
 
-// IsOutdatedFor reports whether the result of a lookup for z cannot be used for other, a Zone with the same name: z has
-// been redelegated, and other has not.
+// IsOutdatedFor reports whether the result of a lookup for z cannot be used for other, a Zone with the same name: the
+// delegation of z has been replaced by a newer one, and that of other has not.
 func (z *Zone) IsOutdatedFor(other *Zone) bool { return z.IsRedelegated() && !other.IsRedelegated() }
 
 // errUnreadableEvidence is the error of a referral whose DS records or proof cannot be parsed, because a method of a

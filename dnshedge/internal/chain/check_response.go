@@ -25,34 +25,35 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	case cut != nil && !c.ShouldValidate(cut.Name, dns.TypeNS), cut == nil && !c.ShouldValidate(s.Name, s.Type), s.Type == dns.TypeRRSIG:
 		return nil
 	case cut == nil && s.Type == dns.TypeDNSKEY && s.Name == s.Zone.Name:
-		return c.countIfRejected(c.checkKeys(w, s, now))
+		return c.rejectionError(c.checkKeys(w, s, now))
 	}
 	r := c.applicableEntry(s.Zone, now)
 	if r == nil && !c.ExpectsSignatures(s.Zone) || r != nil && r.status != validate.Secure {
 		return nil
 	}
 	if cut != nil {
-		return c.countIfRejected(c.checkReferral(w, s.Zone, cut, r, now))
+		return c.rejectionError(c.checkReferral(w, s.Zone, cut, r, now))
 	}
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
 	if err != nil {
-		return c.countIfRejected(err)
+		return c.rejectionError(err)
 	}
 	signer, signed := s.findSigner(sets, s.Zone.Name)
 	switch {
 	case !signed && c.isBelowInsecureCut(s.zoneLookupName(), s.Zone.Name, now):
 		return nil
 	case !signed:
-		return c.countIfRejected(ErrUnsigned)
+		return c.rejectionError(ErrUnsigned)
 	case r == nil || signer != s.Zone.Name:
 		return nil
 	}
-	return c.countIfRejected(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
+	return c.rejectionError(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
 }
 
-// countIfRejected counts a rejected response if err, the error of its check, is not nil. It returns err. If a limit
-// prevented the check, it counts nothing and returns nil, because the response may be correct.
-func (c *Validator) countIfRejected(err error) error {
+// rejectionError returns err, the error of the check of a response, if the response must be rejected, and counts the
+// rejection. It returns nil if err is nil. It also returns nil if a limit prevented the check: the response may be correct
+// and is used without a check.
+func (c *Validator) rejectionError(err error) error {
 	if findLimitReason(err) != nil {
 		return nil
 	}

@@ -423,12 +423,12 @@ func (c *Validator) newFailedEntry(err error, server netip.AddrPort) *keyEntry {
 	return r
 }
 
-// newUnreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
+// unreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
 // the reason why. err is the error of the query, and is appended to the text of the reason.
 //
-// last is the entry from an earlier bogus response, or nil. If it is not nil, it is returned instead, because its
-// reason is more precise.
-func (c *Validator) newUnreachableEntry(last *keyEntry, why validate.Reason, err error) *keyEntry {
+// last is the entry from an earlier bogus response in the same lookup, or nil. If it is not nil, it is returned instead,
+// because its reason is more precise.
+func (c *Validator) unreachableEntry(last *keyEntry, why validate.Reason, err error) *keyEntry {
 	if last == nil {
 		why.Text += ": " + err.Error()
 		last = newBogusEntry(&why)
@@ -566,10 +566,10 @@ func (c *Validator) queryDS(ctx context.Context, b ValidationBudget, z *Zone) (*
 			if why := findLimitReason(err); why != nil {
 				return nil, newBogusEntry(why)
 			}
-			if r := c.inheritFromUncachedParent(ctx, b, z); r != nil { // servers of a bogus or insecure parent may be silent
+			if r := c.inheritFromParentOrLookUp(ctx, b, z); r != nil { // servers of a bogus or insecure parent may be silent
 				return nil, r
 			}
-			last = c.newUnreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
+			last = c.unreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: "no DS", Zone: z.Parent.Name, Name: z.Name, Type: dns.TypeDS}, err)
 			break
 		}
 		var d *validate.DSSet
@@ -605,9 +605,10 @@ func (c *Validator) inheritFromParent(z *Zone) *keyEntry {
 	return inheritUnlessSecure(c.applicableEntry(z.Parent, time.Now()))
 }
 
-// inheritFromUncachedParent is like inheritFromParent, but looks up the status of the parent zone if the cache does not
-// have it. If that fails because of a local error or a limit, it returns the entry of this failure.
-func (c *Validator) inheritFromUncachedParent(ctx context.Context, b ValidationBudget, z *Zone) *keyEntry {
+// inheritFromParentOrLookUp returns the cache entry that z takes over from its parent zone, or nil if the status of z must
+// be determined. It looks up the status of the parent zone if the cache does not have it. If that fails because of a local
+// error or a limit, it returns the entry of this failure.
+func (c *Validator) inheritFromParentOrLookUp(ctx context.Context, b ValidationBudget, z *Zone) *keyEntry {
 	if c.isIsland(z) {
 		return nil
 	}
@@ -838,7 +839,7 @@ func (c *Validator) awaitKeys(ctx context.Context, b ValidationBudget, z *Zone, 
 			if why := findLimitReason(f.err); why != nil {
 				return newBogusEntry(why)
 			}
-			last = c.newUnreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
+			last = c.unreachableEntry(last, validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no DNSKEY", Zone: z.Name, Name: z.Name, Type: dns.TypeDNSKEY}, f.err)
 			break
 		}
 		r := c.verifyKeyResponse(b, z, d, f.response)

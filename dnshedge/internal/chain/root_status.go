@@ -20,8 +20,8 @@ type rootKeyStatus struct {
 	clockOff     time.Duration // distance of the clock from the validity period of the root's signatures; negative if the clock is slow, 0 if it is right
 }
 
-// observeKeys updates the status from set, the DNSKEY RRset of the root. d are the trust anchors, and err is the error
-// of VerifyDNSKEY. If err is not nil, only clockOff is set.
+// observeKeys updates the status from set, the DNSKEY RRset of the root: which trust anchors are in it and have signed
+// it. d are the trust anchors, and err is the error of VerifyDNSKEY. If err is not nil, only clockOff is set.
 func (r *rootKeyStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
 	signers, off := d.SigningKeyTags(p, set, now)
 	r.mu.Lock()

@@ -59,9 +59,8 @@ func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func() bool
 // lossCheckDelay returns the time until a waiting query must be checked again for a loss. waited is the time since
 // the query was sent, and left the rest of its timeout.
 //
-// isDoubled must be true if the timeout was doubled when the query was sent. A response to another question then
-// ends the doubling and shortens the timeout, so the query is checked before left has passed. Otherwise the result
-// is left.
+// The result is left, unless isDoubled is true, because the timeout was doubled when the query was sent. A response to
+// another question may then end the doubling and shorten the timeout, so the query must be checked earlier.
 func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
@@ -98,9 +97,8 @@ func (l *lastAttempt) waitForNextQuery(ctx context.Context, s *Server, sent time
 	}
 }
 
-// selectOtherServer selects another server than s, to which the last attempt has sent a query. It returns the best
-// server that has sent no failure response, and the time of the last query to it. other is nil if the group has no
-// such server.
+// selectOtherServer selects a server that can still respond after s has failed. It returns the best server, except s,
+// that has sent no failure response, and the time of the last query to it. other is nil if the group has no such server.
 func (l *lastAttempt) selectOtherServer(s *Server) (other *Server, lastSent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

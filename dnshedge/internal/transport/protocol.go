@@ -175,7 +175,7 @@ func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Que
 	return a, over.setup, err
 }
 
-// SendOnce implements sender, over the pool for first queries.
+// SendOnce implements sender, over a connection of the pool that is used for the first query of a question.
 func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	a, over, err := p.sendQuery(ctx, q, &p.pools[0], w)
 	return a, over.setup, over.connected, err

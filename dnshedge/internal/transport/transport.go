@@ -215,7 +215,7 @@ const ednsOffTime = 15 * time.Minute
 type sender interface {
 	Transport
 	// SendOnce writes q at most once, to one server, because q may not be safe to repeat. The other parameters and results
-	// are those of Exchange. If err is not nil, written reports whether the server may have received q.
+	// are those of Exchange. written matters only if err is not nil: it is true if the server may have received q.
 	SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
 }
 

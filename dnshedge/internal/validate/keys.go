@@ -39,9 +39,9 @@ func (k *Keys) Expires() time.Time {
 // WithTrustedDS returns a trusted copy of keys that were verified with an untrusted DSSet. d holds the DS records
 // after verification. No signature is verified again.
 //
-// The boolean is false if d is not trusted; the keys may then still be valid. It is also false if d lacks the DS
-// record that the keys match, or, with Policy.RequireAllAlgorithms, if d has algorithms that the untrusted DSSet
-// lacked. The untrusted DS records were then forged, and the caller must discard the keys.
+// The boolean is false if d is not trusted or lacks the DS record that the keys match, or, with
+// Policy.RequireAllAlgorithms, if d has algorithms that the untrusted DSSet lacked. The caller must then discard the keys
+// and verify the DNSKEY RRset again.
 func (k *Keys) WithTrustedDS(d *DSSet) (*Keys, bool) {
 	if !d.trusted || d.zone != k.zone || !slices.Contains(d.supportedEntries(k.policy), k.entryPoint) {
 		return nil, false

@@ -674,7 +674,8 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// endTask ends the task: the task no longer counts as a user of its zone, and no longer waits for a search.
+// endTask ends the task: the task no longer counts as a user of its zone, and no longer waits for a search for server
+// addresses.
 //
 // Its unfinished queries become losers, whose answers the task does not need. They may continue for a while, to measure
 // the servers. err is the error of the task. The losers are reported to Config.OnQueryEnd with err, or with
