@@ -104,7 +104,15 @@ func (a treeAnswer) group() string {
 //   - NSEC3 with 51 to 150 iterations is insecure for BIND. With more than 500, it is insecure for both, and SERVFAIL here (RFC 9276 §3.2).
 //   - A signed zone has a server without EDNS, and the question has CD: SERVFAIL here, as that server cannot send signatures.
 //   - A server of a zone says something else than another one, and nothing is signed.
-//   - The servers of the root answer questions for DS wrongly: SERVFAIL here, where unbound and BIND have the records of a referral.
+//   - The servers of a zone answer questions for DS wrongly, or not at all: SERVFAIL here, where unbound and BIND have the records of a
+//     referral. An answer has a higher rank than a referral (RFC 2181 §5.4.1).
+//   - A DNAME record is known, and the names below it are denied without proof: unbound and BIND make the alias themselves, as they may
+//     (RFC 6672 §3.4). We ask the servers.
+//   - A denial has the SOA record of the zone above (RFC 2308 §3), and another server is silent: we wait two seconds for that one, so that
+//     the answer comes too late for this test.
+//   - No server of a zone answers for two names: SERVFAIL here for the next five seconds (RFC 9520 §3.2), where unbound and BIND have the
+//     record of another name as the target of an alias.
+//   - A denial was secure, and the same records prove the next one: secure here (RFC 8198), as no question is sent. Alone, it is not.
 //   - Flaws of validatorsDiffer.
 
 // treesDiffer are the faults for which we trust more than unbound and BIND, and why.
@@ -115,6 +123,7 @@ var treesDiffer = []struct{ fault, why string }{
 	{"refers to another zone", "the same"},
 	{"TC without TCP", "the same"},
 	{"AD, CD and RA are set", "a recursive server with the NS records of the zone says that there are no records"},
+	{"denial of the zone above is replayed", "a span with opt-out covers the unsigned zone, and so the DS records below it (RFC 5155 §8.6), as for BIND"},
 	{"signer is the root", "below an unsigned zone signatures are of no account, as for BIND"},
 	{"private algorithm", "the zone is insecure (RFC 4035 §5.2); see validatorsDiffer for BIND, and unbound looks for the keys of a wrong signer"},
 }
