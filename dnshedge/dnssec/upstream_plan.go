@@ -81,15 +81,17 @@ func (t upstreamAttempt) isExchangerWithoutCD() bool { return t.address == "" &&
 // the answer again.
 //
 // If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
+// Upstreams without DNSSEC are queried last.
 func (t *upstreamPlan) planAttempts() {
 	named := t.core.upstreamAddresses(t.name)
-	usable := t.core.avoided.filterUsable(named, time.Now())
+	usable, withoutDNSSEC := t.core.avoided.partitionUpstreams(named, time.Now())
+	count := min(len(usable), maxOtherUpstreams)
 	var each []upstreamAttempt
-	for _, address := range usable[:min(len(usable), maxOtherUpstreams)] {
+	for _, address := range slices.Concat(usable[:count], withoutDNSSEC[:min(len(withoutDNSSEC), maxOtherUpstreams-count)]) {
 		each = append(each, upstreamAttempt{address: address, cd: true})
 	}
 	if t.next == 0 && len(usable) > 0 && len(usable) < len(named) {
-		t.planned = append(each, upstreamAttempt{cd: true})
+		t.planned = slices.Insert(each, count, upstreamAttempt{cd: true})
 		return
 	}
 	t.planned = append([]upstreamAttempt{{cd: true}, {}}, each...)
@@ -130,7 +132,7 @@ func (c *core) upstreamAddresses(name string) []string {
 // An avoidedUpstreams holds the upstreams to avoid, because they lack DNSSEC or do not respond. The zero value is
 // empty. It is safe for concurrent use.
 type avoidedUpstreams struct {
-	hasWithoutDNSSEC atomic.Bool // the last test found upstreams without DNSSEC
+	hasWithoutDNSSEC atomic.Bool // the last test of a signed zone found upstreams without DNSSEC
 
 	mu            sync.Mutex           // guards the following fields
 	noDNSSECUntil map[string]time.Time // by address: an upstream without DNSSEC is avoided until this time
@@ -140,25 +142,39 @@ type avoidedUpstreams struct {
 
 // A dnssecTest is a test of the upstreams for DNSSEC support. Several questions may wait for the same test.
 type dnssecTest struct {
-	startedAt     time.Time     // start of the test
-	done          chan struct{} // closed at the end of the test
-	withoutDNSSEC []string      // addresses of the upstreams without DNSSEC, valid once done is closed; "" is an upstream with unknown address
+	startedAt time.Time     // start of the test
+	zone      string        // name of the zone that the upstreams are queried for
+	done      chan struct{} // closed at the end of the test
+
+	// The following fields are valid once done is closed.
+
+	unsigned []string // addresses of the upstreams that responded without signatures; "" is an upstream with unknown address
+	isSigned bool     // another upstream responded with signatures, so the upstreams in unsigned lack DNSSEC
 }
 
-// filterUsable returns the upstream addresses that are not avoided at the time now. It does not modify addresses.
-func (u *avoidedUpstreams) filterUsable(addresses []string, now time.Time) []string {
+// partitionUpstreams returns the upstream addresses that are not avoided at the time now, and those without DNSSEC. It
+// omits unresponsive upstreams, and does not modify addresses.
+func (u *avoidedUpstreams) partitionUpstreams(addresses []string, now time.Time) (usable, withoutDNSSEC []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(addresses), func(address string) bool {
-		return now.Before(u.noDNSSECUntil[address]) || now.Before(u.silentUntil[address])
-	})
+	for _, address := range addresses {
+		switch {
+		case now.Before(u.silentUntil[address]):
+		case now.Before(u.noDNSSECUntil[address]):
+			withoutDNSSEC = append(withoutDNSSEC, address)
+		default:
+			usable = append(usable, address)
+		}
+	}
+	return usable, withoutDNSSEC
 }
 
 // startDNSSECTest starts a test that finds the upstreams without DNSSEC support, and returns it without waiting. If the
 // last test is more recent than searchInterval, it returns that test instead.
 //
 // The test sends an SOA query for zone, which must have a trust anchor, to the upstreams for name. An upstream that
-// responds without signatures lacks DNSSEC.
+// responds without signatures lacks DNSSEC if another upstream responds with signatures. Otherwise the zone may be
+// unsigned, and the test does not change which upstreams are avoided.
 func (c *core) startDNSSECTest(zone, name string) *dnssecTest {
 	u, now := &c.avoided, time.Now()
 	u.mu.Lock()
@@ -166,7 +182,7 @@ func (c *core) startDNSSECTest(zone, name string) *dnssecTest {
 	if l := u.latestTest; l != nil && now.Sub(l.startedAt) < searchInterval {
 		return l
 	}
-	l := &dnssecTest{startedAt: now, done: make(chan struct{})}
+	l := &dnssecTest{startedAt: now, zone: zone, done: make(chan struct{})}
 	u.latestTest = l
 	named := c.upstreamAddresses(name)
 	if named == nil {
@@ -177,21 +193,29 @@ func (c *core) startDNSSECTest(zone, name string) *dnssecTest {
 		defer close(l.done)
 		ctx, stop := context.WithTimeout(c.ctx, chain.QuestionTimeout/2)
 		defer stop()
-		is := make([]bool, len(named))
+		responses := make([]*dns.Msg, len(named)) // nil: the upstream failed
 		var wait sync.WaitGroup
 		for i, address := range named {
 			wait.Go(func() {
 				r, err := c.sendToExchanger(ctx, question{name: zone, qtype: dns.TypeSOA}.newMessage(true), address)
-				is[i] = err == nil && r.Rcode == dns.RcodeSuccess && len(r.Answer) > 0 && !hasSignatures(r)
+				if err == nil && r.Rcode == dns.RcodeSuccess && len(r.Answer) > 0 {
+					responses[i] = r
+				}
 			})
 		}
 		wait.Wait()
-		for i, address := range named {
-			if is[i] {
-				l.withoutDNSSEC = append(l.withoutDNSSEC, address)
+		for i, r := range responses {
+			switch {
+			case r == nil:
+			case hasSignatures(r):
+				l.isSigned = true
+			default:
+				l.unsigned = append(l.unsigned, named[i])
 			}
 		}
-		u.setWithoutDNSSEC(l.withoutDNSSEC, time.Now())
+		if l.isSigned {
+			u.setWithoutDNSSEC(l.unsigned, time.Now())
+		}
 	})
 	return l
 }
@@ -234,6 +258,8 @@ func (u *avoidedUpstreams) recordUnresponsive(address string, now time.Time) {
 
 // explainBogus completes why, the reason of a bogus answer to q. If upstreams without DNSSEC may be the cause, it waits
 // for a test of the upstreams. It then returns a copy of why that names these upstreams. Otherwise it returns why.
+//
+// If the test found no signatures at all, the reason also names an unsigned zone as a possible cause.
 func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reason) *validate.Reason {
 	zone := c.validator.AnchorZone(q.name, q.qtype)
 	switch why.EDE {
@@ -250,12 +276,15 @@ func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reaso
 	case <-ctx.Done():
 		return why
 	}
-	if len(l.withoutDNSSEC) == 0 {
+	if len(l.unsigned) == 0 || !l.isSigned && l.zone != zone.Name {
 		return why
 	}
 	named := *why
-	if named.Text += "; an upstream without DNSSEC"; l.withoutDNSSEC[0] != "" {
-		named.Text += ": " + strings.Join(l.withoutDNSSEC, ", ")
+	if named.Text += "; an upstream without DNSSEC"; l.unsigned[0] != "" {
+		named.Text += ": " + strings.Join(l.unsigned, ", ")
+	}
+	if !l.isSigned {
+		named.Text += ", or an unsigned zone"
 	}
 	return &named
 }

@@ -1,0 +1,83 @@
+package dnssec_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/dnshedge/dnssec"
+	"github.com/gohedge/hedge/internal/signer"
+)
+
+// unsignedRoot runs f with three upstreams. The root has a trust anchor and no signatures, so all names below it are
+// bogus. The zone a.one. has a trust anchor and signatures.
+func unsignedRoot(t *testing.T, f func(t *testing.T, u *upstreams, v *dnssec.Validator)) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstreams{world: newWorld(t, ". unsigned\none. unsigned\n  www A 192.0.2.1\na.one.\n  www A 192.0.2.2\n")}
+		u.order = []string{"192.0.2.1:53", "192.0.2.2:53", "192.0.2.3:53"}
+		root := signer.NewKey(".", signer.KSK, dns.ED25519, "1")
+		v := &dnssec.Validator{Exchanger: u, Trust: dnssec.Trust{Anchors: []dns.RR{root.ToDS(dns.SHA256), u.world.zones["a.one."].ds()}}}
+		defer v.Close()
+		f(t, u, v)
+	})
+}
+
+// An unsigned zone does not show that an upstream lacks DNSSEC. The other upstreams are still queried for signed zones.
+func TestValidatorAsksAllUpstreamsAfterUnsignedZone(t *testing.T) {
+	unsignedRoot(t, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
+		u.set(stripped)
+		assert.Regexp(t, "^bogus", security(t, v, "www.one. A"))
+		synctest.Wait()
+		assert.Equal(t, "secure", security(t, v, "www.a.one. A"), "%v", u.asked())
+	})
+}
+
+// A test of the upstreams with an unsigned zone does not replace the result of a test with a signed zone.
+func TestValidatorAvoidsUpstreamWithoutDNSSECAfterUnsignedZone(t *testing.T) {
+	unsignedRoot(t, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
+		u.set(stripped)
+		assert.Equal(t, "secure", security(t, v, "www.a.one. A"))
+		time.Sleep(2 * time.Minute)
+		assert.Regexp(t, "^bogus", security(t, v, "www.one. A"))
+		synctest.Wait()
+		u.asked()
+		assert.Equal(t, "secure", security(t, v, "www.a.one. A"))
+		assert.Equal(t, []string{"www.a.one. A @192.0.2.2:53"}, u.asked())
+	})
+}
+
+// The reason of a bogus answer names no upstream because of another zone, which is unsigned.
+func TestValidatorNamesNoUpstreamForOtherZone(t *testing.T) {
+	unsignedRoot(t, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
+		text := func(question string) string {
+			r, err := ask(v, question)
+			require.NoError(t, err)
+			require.Equal(t, dns.RcodeServerFailure, r.Rcode)
+			return r.IsEdns0().Option[0].(*dns.EDNS0_EDE).ExtraText
+		}
+		assert.Contains(t, text("www.one. A"), ", or an unsigned zone: ")
+		unsigned := about("www.a.one.", dns.TypeA, func(_, r *dns.Msg) *dns.Msg { return resignedAway(r, dns.TypeA) })
+		u.set(unsigned, unsigned, unsigned)
+		assert.NotContains(t, text("www.a.one. A"), "without DNSSEC")
+	})
+}
+
+// An upstream with wrong signatures of an unsigned zone cannot prevent queries to the other upstreams.
+func TestValidatorAsksAllUpstreamsAfterForgedSignatures(t *testing.T) {
+	unsignedRoot(t, func(t *testing.T, u *upstreams, v *dnssec.Validator) {
+		stranger := signer.NewKey(".", signer.KSK, dns.ED25519, "2")
+		u.set(stripped, nil, func(q, r *dns.Msg) *dns.Msg {
+			if len(r.Answer) > 0 {
+				r.Answer = append(r.Answer[:1:1], stranger.Sign(r.Answer[:1], signer.SignatureOptions{}))
+			}
+			return r
+		})
+		assert.Regexp(t, "^bogus", security(t, v, "www.one. A"))
+		synctest.Wait()
+		assert.Equal(t, "secure", security(t, v, "www.a.one. A"), "%v", u.asked())
+	})
+}
