@@ -9,6 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
@@ -188,6 +189,38 @@ func TestClientAsksServerThatRefusesRootInOrder(t *testing.T) {
 					}
 				})
 			})
+		}
+	}
+}
+
+// The first server is down, so the order passes it over. It gets the client's question to find out whether it works
+// again, and the probe that is due at the same time has another question.
+func TestClientAsksServerThatIsDownOnceForEachQuestion(t *testing.T) {
+	for name, fault := range map[string]dnstest.Handler{"SERVFAIL": rcode(dns.RcodeServerFailure), "REFUSED": rcode(dns.RcodeRefused), "silent": drop} {
+		for _, worked := range []time.Duration{0, 500 * ms} {
+			for _, setting := range []string{"strict", "resolv.conf", "fallback"} {
+				t.Run(fmt.Sprintf("%s after %v, %s", name, worked, setting), func(t *testing.T) {
+					bubble(t, func(l *lab) {
+						var asked questionLog
+						l.serve("a", asked.record(switchable(time.Now().Add(worked), good, fault)))
+						l.serve("b", good)
+						l.serve("c", good)
+						c := &dnshedge.Client{Timeout: 2 * time.Second}
+						l.startInOrder(c, setting)
+						for i := 0; i < 10 || !c.Stats().Upstreams[0].Down; i++ {
+							require.Less(t, i, 100)
+							l.must(c, fmt.Sprintf("before%d.example.", i))
+							time.Sleep(time.Second)
+						}
+						for i := range 20 {
+							time.Sleep(15 * time.Second)
+							l.must(c, fmt.Sprintf("down%d.example.", i))
+							time.Sleep(time.Second)
+							assert.Len(t, asked.withPrefix(fmt.Sprintf("down%d.", i)), 1, "question %d", i)
+						}
+					})
+				})
+			}
 		}
 	}
 }

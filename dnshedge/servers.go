@@ -310,34 +310,25 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 //
 // A probe may contain q's name if its server may receive the name now. first is the server that gets q itself, so its
 // probe has another name. So do the probes of servers that are queried only after first has failed: the later fallback
-// servers, and with strict the later servers of g.
+// servers, and with strict the later servers of g. Servers of g that first precedes although they come before it in the
+// order are down, and get q itself from sendTrials.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
-	now := time.Now()
+	now, forGroup, isFallback := time.Now(), q, !slices.Contains(g, first)
+	if strict || isFallback {
+		forGroup = nil
+	}
 	if len(g)+len(s.fallback) > 1 && (!g.AreAllSilent() || !s.fallback.AreAllSilent()) {
-		n := len(g)
-		if strict {
-			n = indexOrLength(g, first)
-		}
-		g[:n].ProbeUnhealthy(now, q, first)
-		g[n:].ProbeUnhealthy(now, nil, first)
-		n = 0
-		if !slices.Contains(g, first) {
-			n = indexOrLength(s.fallback, first)
+		g.ProbeUnhealthy(now, forGroup, first)
+		n := 0
+		if isFallback {
+			n = slices.Index(s.fallback, first)
 		}
 		s.fallback[:n].ProbeUnhealthy(now, q, first)
 		s.fallback[n:].ProbeUnhealthy(now, nil, first)
 	}
 	if !strict {
-		g.ProbeUnmeasured(now, q, first)
+		g.ProbeUnmeasured(now, forGroup, first)
 	}
-}
-
-// indexOrLength returns the index of s in g, or the length of g if s is not in g.
-func indexOrLength(g group.Servers, s *group.Server) int {
-	if i := slices.Index(g, s); i >= 0 {
-		return i
-	}
-	return len(g)
 }
 
 // A queryTier is a group of servers that is queried only when the servers of the preceding tiers have failed or are
