@@ -72,6 +72,9 @@ func (c *core) expireRootDelegation(z *delegation) {
 // primeRoot queries the root servers for their names and addresses (priming), validates the response, and sets
 // rootZone. The budget b pays for the queries. If priming fails, the previous servers or the hints are used for
 // primingRetryTime.
+//
+// If the response has no addresses, the hints remain in use. An addressFinder looks up the names of the root servers
+// when further servers are needed (RFC 9609 §4.2).
 func (c *core) primeRoot(b primingBudget) {
 	ctx, cancel := context.WithTimeout(c.ctx, maxNameLookupTime)
 	defer cancel()
@@ -94,10 +97,10 @@ func (c *core) primeRoot(b primingBudget) {
 	if err == nil {
 		primed = parseDelegation(".", ".", m.Answer, m.Extra, time.Now())
 	}
-	if primed == nil || len(primed.addrs) == 0 {
-		primed, unvalidated = nil, nil
-	} else {
-		primed.privateOK = true
+	if primed == nil {
+		unvalidated = nil
+	} else if primed.privateOK = true; len(primed.addrs) == 0 {
+		primed.addrs = c.hints
 	}
 	if unvalidated != nil { // the keys are already being queried
 		short, stop := context.WithTimeout(ctx, primingKeysTimeout)

@@ -298,7 +298,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 			return l.budget.spendQuery(hedge, &l.queries)
 		},
 	}
-	if !z.privateOK {
+	if z.gluelessCount > 0 || !z.privateOK {
 		f := newAddressFinder(l, z, j, &s.Node)
 		t.Servers, t.FindServers = f.returned, f.findServers
 	}
