@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +19,6 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/dnstest"
-	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // Queries is the default number of queries to each contender.
@@ -64,28 +62,8 @@ var manyClients = newManyClients()
 // Scenarios lists the short scenarios. ManyClients lists the scenarios with 100 to 19,000 connections, which take long.
 var Scenarios, ManyClients = lab.ScenariosOf(scenarios), lab.ScenariosOf(manyClients)
 
-var contenders = newContenders()
-
-func newContenders() (all []contender) {
-	for _, name := range append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...) {
-		all = append(all, contender{Name: name, Start: func(f dnsserver.ForwarderConfig) (*exec.Cmd, error) { return f.Command(name) }})
-	}
-	return all
-}
-
 // Contenders lists the names of all contenders.
-var Contenders = lab.NamesOf(contenders)
-
-// Config selects the scenario, the contenders and the queries for Run. The zero value stands for all contenders in the
-// first scenario.
-type Config struct {
-	Scenario   string   // the name of one of Scenarios or ManyClients; empty: the first of Scenarios
-	Contenders []string // names from Contenders; empty: all
-	Queries    int      // to each contender; 0: Queries
-	Seed       uint64
-	Peers      dnsserver.Peers
-	lab.Reporter
-}
+var Contenders = append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...)
 
 // A Row is the result of one contender, with the memory of its connections.
 type Row struct {
@@ -97,131 +75,88 @@ type Row struct {
 
 // A cacheLab is the simulated network of one Run, with an upstream that contenders query once for each name.
 type cacheLab struct {
-	conf     Config
+	*lab.Testbed
+	conf     lab.Config
 	scenario scenario
-	net      *netsim.Network
-	upstream *dnstest.Server
-	dir      string // for the files of contenders
-	servers  []*server
 }
 
 // Run sends queries to the selected contenders, and returns a row for each. It needs root on Linux, see
 // netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
-func Run(ctx context.Context, conf Config) ([]Row, error) {
-	if conf.Scenario == "" {
-		conf.Scenario = Scenarios[0].Name
-	}
-	sc, err := lab.FindByName("scenario", slices.Concat(scenarios, manyClients), conf.Scenario)
+func Run(ctx context.Context, conf lab.Config) (rows []Row, err error) {
+	sc, err := lab.FindScenario(&conf, slices.Concat(scenarios, manyClients), Queries)
 	if err != nil {
-		return nil, fmt.Errorf("cachelab: %w", err)
-	}
-	if conf.Queries < 0 {
-		return nil, fmt.Errorf("cachelab: Config.Queries is %d; want 0 or more", conf.Queries)
-	}
-	if conf.Queries == 0 {
-		conf.Queries = Queries
-	}
-	l := &cacheLab{conf: conf, scenario: sc}
-	defer l.close()
-	if err := l.open(); err != nil {
 		return nil, err
 	}
-	if err := l.startServers(); err != nil {
+	bed, err := lab.NewTestbed(conf, append([]string{upstreamHost}, Contenders...)...)
+	defer bed.Close()
+	if err != nil {
 		return nil, err
 	}
+	l := &cacheLab{Testbed: bed, conf: conf, scenario: sc}
+	servers, err := l.startServers()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, s := range servers {
+			rows = append(rows, s.toRow())
+		}
+	}()
 	rounds := sc.rounds()
 	for round := range rounds {
-		for i := range l.servers {
-			queries := conf.Queries*(round+1)/rounds - conf.Queries*round/rounds
-			if err := l.servers[(round+i)%len(l.servers)].measureRound(ctx, queries); err != nil {
-				return l.rows(), err
+		for i := range servers {
+			queries := conf.Calls*(round+1)/rounds - conf.Calls*round/rounds
+			if err := servers[(round+i)%len(servers)].measureRound(ctx, queries); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return l.rows(), ctx.Err()
+	return nil, ctx.Err()
 }
 
-func (l *cacheLab) open() (err error) {
-	if l.net, err = netsim.NewKernel(l.conf.Seed, append([]string{"upstream"}, Contenders...)...); err != nil {
-		return err
-	}
-	if l.dir, err = os.MkdirTemp("", "cachelab"); err != nil {
-		return err
-	}
-	l.upstream, err = dnsserver.ServeDNS(l.net.Host("upstream"), dnsserver.AnswerAddress)
-	return err
-}
-
-func (l *cacheLab) close() {
-	for _, s := range l.servers {
-		s.close()
-	}
-	if l.upstream != nil {
-		l.upstream.Close()
-	}
-	if l.net != nil {
-		_ = l.net.Close()
-	}
-	if l.dir != "" {
-		_ = os.RemoveAll(l.dir)
-	}
-}
+const upstreamHost = "upstream"
 
 var errManyIdle = errors.New("above four fifths of its limit, it closes connections that are idle for 200 ms")
 
-// startServers starts the contenders that the Config selects. It skips peers that do not start.
-func (l *cacheLab) startServers() error {
-	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
+// startServers starts the upstream and the selected contenders.
+func (l *cacheLab) startServers() ([]*server, error) {
+	upstream, err := dnsserver.ServeDNS(l.Net.Host(upstreamHost), dnsserver.AnswerAddress)
 	if err != nil {
-		return fmt.Errorf("cachelab: %w", err)
+		return nil, err
 	}
-	if l.scenario.connections > 0 {
-		selected = slices.DeleteFunc(slices.Clone(selected), func(c contender) bool { return c.Name == dnsserver.BareGo })
+	l.AtClose(upstream.Close)
+	cert, key := dnstest.CertificatePEM()
+	if err := os.WriteFile(l.certificateFile(), append(cert, key...), 0o600); err != nil {
+		return nil, err
 	}
-	l.servers, err = dnsserver.StartAll("cachelab", selected, l.conf.Reporter, l.startServer)
-	return err
+	var all []contender
+	for _, name := range Contenders {
+		if name != dnsserver.BareGo || l.scenario.connections == 0 {
+			all = append(all, contender{Name: name, Start: l.startServer})
+		}
+	}
+	return lab.StartAll(l.conf, all, func(c contender) (*server, error) { return c.Start(c.Name) })
 }
 
-// A contender is a DNS server to compare. Its Start function returns the command that runs the server.
-type contender = lab.Contender[dnsserver.ForwarderConfig, *exec.Cmd]
+func (l *cacheLab) certificateFile() string { return filepath.Join(l.Dir, "server.pem") }
 
-// startServer starts contender c on a host of its own, and fills its cache.
-func (l *cacheLab) startServer(c contender) (s *server, err error) {
-	if c.Name == "unbound" && l.scenario.connections >= dnsserver.MaxTCPConns*4/5 {
+// A contender is a DNS server to compare. Its Start function takes its name.
+type contender = lab.Contender[string, *server]
+
+// startServer starts the named contender on a host of its own, and fills its cache.
+func (l *cacheLab) startServer(name string) (_ *server, err error) {
+	if name == "unbound" && l.scenario.connections >= dnsserver.MaxTCPConns*4/5 {
 		return nil, errManyIdle
 	}
-	dir := filepath.Join(l.dir, c.Name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, err
-	}
-	certificate := filepath.Join(dir, "server.pem")
-	cert, key := dnstest.CertificatePEM()
-	if err := os.WriteFile(certificate, append(cert, key...), 0o600); err != nil {
-		return nil, err
-	}
-	cmd, err := c.Start(dnsserver.ForwarderConfig{
-		Peers: l.conf.Peers, Dir: dir, Upstreams: []string{l.net.Host("upstream").Addr().String()}, Transport: "udp",
-		CertificateFile: certificate, ServesTLS: l.scenario.network == "tls",
-	})
+	s := &server{name: name, scenario: l.scenario, host: l.Net.Host(name), progress: l.conf.AddProgress}
+	var stop func()
+	_, s.process, stop, err = dnsserver.ForwarderConfig{
+		Peers: l.conf.Peers, Dir: filepath.Join(l.Dir, name), Upstreams: []string{l.Net.Host(upstreamHost).Addr().String()}, Transport: "udp",
+		CertificateFile: l.certificateFile(), ServesTLS: l.scenario.network == "tls",
+	}.Start(s.host, name, timeout)
+	l.AtClose(stop)
 	if err != nil {
 		return nil, err
 	}
-	s = &server{name: c.Name, scenario: l.scenario, host: l.net.Host(c.Name), progress: l.conf.AddProgress}
-	_, s.stop, err = dnsserver.Start(s.host, cmd, timeout)
-	if err == nil {
-		s.process = cmd.Process
-		err = s.prepare()
-	}
-	if err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
-}
-
-func (l *cacheLab) rows() (rows []Row) {
-	for _, s := range l.servers {
-		rows = append(rows, s.toRow())
-	}
-	return rows
+	return s, s.prepare()
 }

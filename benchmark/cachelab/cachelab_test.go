@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 // Each contender that is installed answers all queries, in each scenario.
 func TestServersAnswerFromTheirCaches(t *testing.T) {
 	for _, sc := range cachelab.Scenarios {
-		rows, err := cachelab.Run(t.Context(), cachelab.Config{Scenario: sc.Name, Queries: 500, Reporter: lab.Reporter{Skipped: func(why string) { t.Log(why) }}})
+		rows, err := cachelab.Run(t.Context(), lab.Config{Scenario: sc.Name, Calls: 500, Reporter: lab.Reporter{Skipped: func(why string) { t.Log(why) }}})
 		if errors.Is(err, netsim.ErrUnsupported) {
 			t.Skip(err)
 		}
@@ -41,9 +41,9 @@ func TestServersAnswerFromTheirCaches(t *testing.T) {
 }
 
 func TestWrongConfigsAreNamed(t *testing.T) {
-	for want, conf := range map[string]cachelab.Config{
+	for want, conf := range map[string]lab.Config{
 		`scenario "quic"`:  {Scenario: "quic"},
-		"Queries is -1":    {Queries: -1},
+		"Calls is -1":      {Calls: -1},
 		`contender "bind"`: {Contenders: []string{"bind"}},
 	} {
 		_, err := cachelab.Run(t.Context(), conf)

@@ -27,7 +27,6 @@ type server struct {
 	scenario scenario
 	host     *netsim.Host
 	process  *os.Process
-	stop     func()
 	progress func(int)
 
 	queries [][]byte       // one for each name in the cache
@@ -84,7 +83,7 @@ func (s *server) openConnections(ctx context.Context) error {
 			}
 		}
 		if err != nil {
-			cancel(fmt.Errorf("cachelab: %s: connection %d of %d: %w", s.name, i, s.scenario.connections, err))
+			cancel(fmt.Errorf("%s: connection %d of %d: %w", s.name, i, s.scenario.connections, err))
 			return
 		}
 		s.conns <- conn
@@ -172,7 +171,7 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 	s.row.Elapsed += time.Since(start)
 	after, stillKnown := cputime.RunningThreads(s.process.Pid)
 	if !known || !stillKnown {
-		return fmt.Errorf("cachelab: the processor time of %s is unknown", s.name)
+		return fmt.Errorf("the processor time of %s is unknown", s.name)
 	}
 	s.row.CPU += after - before
 	return nil
@@ -225,10 +224,4 @@ func (s *server) toRow() Row {
 	r := s.row
 	r.Contender, r.Calls = s.name, s.calls.SortedCalls()
 	return r
-}
-
-func (s *server) close() {
-	if s.stop != nil {
-		s.stop()
-	}
 }

@@ -64,7 +64,6 @@ type client struct {
 	lookup   lookupFunc
 	counter  *countingDialer
 	complete func(r *lab.Row) // with figures that the counter does not have; may be nil
-	close    func()
 	calls    lab.Recorder
 }
 
@@ -145,26 +144,19 @@ func (l *testbed) upstreams() []string {
 	}
 	var addresses []string
 	for _, h := range hosts {
-		addresses = append(addresses, l.net.Host(h).Addr().String())
+		addresses = append(addresses, l.Net.Host(h).Addr().String())
 	}
 	return addresses
 }
 
-// startClients starts the named contenders, or all that support the transport. It skips peers that do not start, and
-// forwarders on a network in memory.
-func (l *testbed) startClients(names []string) ([]*client, error) {
-	selected, err := lab.SelectByName("contender", contenders, names)
-	if err != nil {
-		return nil, fmt.Errorf("dnslab: %w", err)
+// startClients starts the selected contenders, or all that support the transport.
+func (l *testbed) startClients() ([]*client, error) {
+	if len(l.conf.Contenders) == 0 {
+		l.conf.Contenders = slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool { return !SupportsTransport(name, l.conf.Transport) })
 	}
-	if len(names) == 0 {
-		selected = slices.DeleteFunc(slices.Clone(selected), func(c contender) bool { return !SupportsTransport(c.Name, l.conf.Transport) })
-	}
-	return dnsserver.StartAll("dnslab", selected, l.conf.Reporter, func(s contender) (*client, error) {
-		c := &client{testbed: l, name: s.Name, counter: &countingDialer{Dialer: l.net.Host("client")}, close: func() {}}
-		if c.lookup, err = s.Start(c); err != nil {
-			c.close()
-		}
+	return lab.StartAll(l.conf, contenders, func(s contender) (c *client, err error) {
+		c = &client{testbed: l, name: s.Name, counter: &countingDialer{Dialer: l.Net.Host("client")}}
+		c.lookup, err = s.Start(c)
 		return c, err
 	})
 }
@@ -202,7 +194,7 @@ func newHedgingStarter(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 			}
 			hedging.Upstreams = append(hedging.Upstreams, upstream)
 		}
-		c.close = func() { _ = hedging.Close() }
+		c.AtClose(func() { _ = hedging.Close() })
 		c.complete = func(r *lab.Row) {
 			s := hedging.Stats()
 			r.Sent, r.Hedges, r.Wins, r.Denied = s.Wire, s.Hedges, s.HedgeWins, s.Denied

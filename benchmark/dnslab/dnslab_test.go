@@ -65,7 +65,7 @@ func meanOf(r lab.Row) (mean, deviation time.Duration) {
 type runs []map[string]lab.Row
 
 // runLab runs the lab once and returns the rows by contender.
-func runLab(t *testing.T, conf dnslab.Config) map[string]lab.Row {
+func runLab(t *testing.T, conf lab.Config) map[string]lab.Row {
 	t.Helper()
 	rows, err := dnslab.Run(context.Background(), conf)
 	if errors.Is(err, netsim.ErrUnsupported) {
@@ -93,7 +93,7 @@ func measure(t *testing.T, scenario, transport string, strategies ...string) (al
 	dnstest.Certificate()
 	doubles.PreloadNetConfig()
 	for seed := range *seeds {
-		conf := dnslab.Config{Scenario: scenario, Transport: transport, Contenders: strategies, Lookups: *samples, Seed: uint64(seed), Memory: !*kernel}
+		conf := lab.Config{Scenario: scenario, Transport: transport, Contenders: strategies, Calls: *samples, Seed: uint64(seed), Memory: !*kernel}
 		if *kernel {
 			all = append(all, runLab(t, conf))
 			continue
@@ -151,7 +151,7 @@ func measureUnderLoad(t *testing.T, scenario string) (all runs) {
 	}
 	for seed := range *seeds {
 		synctest.Test(t, func(t *testing.T) {
-			all = append(all, runLab(t, dnslab.Config{Scenario: scenario, Contenders: []string{"hedge"}, Lookups: 4 * *samples, Seed: uint64(seed), Memory: true, Workers: 24}))
+			all = append(all, runLab(t, lab.Config{Scenario: scenario, Contenders: []string{"hedge"}, Calls: 4 * *samples, Seed: uint64(seed), Memory: true, Workers: 24}))
 		})
 	}
 	return all
@@ -200,7 +200,7 @@ func TestKernelSocketsAreHedgedToo(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	for _, transport := range []string{"udp", "tls", "https"} {
-		r := runLab(t, dnslab.Config{Scenario: "loss2", Transport: transport, Contenders: []string{"single", "hedge"}, Lookups: 400, Seed: 1})
+		r := runLab(t, lab.Config{Scenario: "loss2", Transport: transport, Contenders: []string{"single", "hedge"}, Calls: 400, Seed: 1})
 		assert.Zero(t, countFailed(r["single"]))
 		ours := r["hedge"]
 		assert.Zero(t, countFailed(ours))
@@ -210,7 +210,7 @@ func TestKernelSocketsAreHedgedToo(t *testing.T) {
 }
 
 func TestRunInMemoryNeedsNoRoot(t *testing.T) {
-	rows, err := dnslab.Run(context.Background(), dnslab.Config{Memory: true, Lookups: 64, Contenders: []string{"single", "hedge", "miekg", "net-resolver"}})
+	rows, err := dnslab.Run(context.Background(), lab.Config{Memory: true, Calls: 64, Contenders: []string{"single", "hedge", "miekg", "net-resolver"}})
 	require.NoError(t, err)
 	for _, r := range rows {
 		assert.Zero(t, countFailed(r), r.Contender)
@@ -220,8 +220,8 @@ func TestRunInMemoryNeedsNoRoot(t *testing.T) {
 }
 
 func TestUnknownNamesAreErrors(t *testing.T) {
-	_, err := dnslab.Run(context.Background(), dnslab.Config{Scenario: "sunny"})
+	_, err := dnslab.Run(context.Background(), lab.Config{Scenario: "sunny"})
 	require.ErrorContains(t, err, `"sunny"`)
-	_, err = dnslab.Run(context.Background(), dnslab.Config{Memory: true, Contenders: []string{"luck"}})
+	_, err = dnslab.Run(context.Background(), lab.Config{Memory: true, Contenders: []string{"luck"}})
 	require.ErrorContains(t, err, `"luck"`)
 }

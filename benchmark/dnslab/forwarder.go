@@ -3,7 +3,6 @@ package dnslab
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -21,18 +20,12 @@ func (c *client) startForwarder() (lookupFunc, error) {
 	if c.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
 	}
-	dir, err := c.newForwarderDir()
+	server, _, stop, err := dnsserver.ForwarderConfig{
+		Peers: c.conf.Peers, Dir: filepath.Join(c.Dir, c.name), Upstreams: c.upstreams(), Transport: c.conf.Transport, ServerName: dnstest.Name,
+		CertificateFile: c.certificateFile(),
+	}.Start(c.Net.Host(c.name), c.name, lookupTimeout)
+	c.AtClose(stop)
 	if err != nil {
-		return nil, err
-	}
-	cmd, err := dnsserver.ForwarderConfig{
-		Peers: c.conf.Peers, Dir: dir, Upstreams: c.upstreams(), Transport: c.conf.Transport, ServerName: dnstest.Name, CertificateFile: c.certificateFile(),
-	}.Command(c.name)
-	if err != nil {
-		return nil, err
-	}
-	var server *dnsserver.Client
-	if server, c.close, err = dnsserver.Start(c.net.Host(c.name), cmd, lookupTimeout); err != nil {
 		return nil, err
 	}
 	lookup := func(ctx context.Context, name string) error {
@@ -56,7 +49,7 @@ func (c *client) countSentQueries() int64 {
 	if c.conf.Transport != "udp" {
 		return c.received[c.name].Load()
 	}
-	return c.net.Link(c.name, "a").Counters().UDP + c.net.Link(c.name, "b").Counters().UDP
+	return c.Net.Link(c.name, "a").Counters().UDP + c.Net.Link(c.name, "b").Counters().UDP
 }
 
 // waitUntilReady calls lookup until the answer is right, for at most 10 seconds.
@@ -71,19 +64,4 @@ func waitUntilReady(lookup lookupFunc, name string) error {
 	}
 }
 
-// newForwarderDir creates the directory of the forwarder, in that of the lab with the servers' certificate.
-func (c *client) newForwarderDir() (dir string, err error) {
-	if c.dir == "" {
-		if c.dir, err = os.MkdirTemp("", "dnslab"); err != nil {
-			return "", err
-		}
-		cert, _ := dnstest.CertificatePEM()
-		if err := os.WriteFile(c.certificateFile(), cert, 0o644); err != nil {
-			return "", err
-		}
-	}
-	dir = filepath.Join(c.dir, c.name)
-	return dir, os.Mkdir(dir, 0o755)
-}
-
-func (l *testbed) certificateFile() string { return filepath.Join(l.dir, "roots.pem") }
+func (l *testbed) certificateFile() string { return filepath.Join(l.Dir, "roots.pem") }

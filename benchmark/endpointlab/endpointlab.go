@@ -24,18 +24,10 @@ import (
 )
 
 const (
-	DefaultCalls = 12_000          // of a contender, unless Config has a number
+	DefaultCalls = 12_000          // of a contender, unless the config has a number
 	CallTimeout  = 2 * time.Second // of a call; a failed call counts with this latency
 	BudgetShare  = 0.1             // of the calls that the hedge budget pays for
 )
-
-// Config selects the scenario, the contenders and the number of calls that Run measures.
-type Config struct {
-	Scenario   string   // the name of one of Scenarios
-	Contenders []string // names from Contenders; empty: all
-	Calls      int      // of each contender; 0: DefaultCalls
-	Seed       uint64
-}
 
 // A Row is the result of one contender. Its calls are in the order in which they arrived, and Tokens is the cost of all
 // hedges in the hedge budget.
@@ -58,23 +50,18 @@ func TotalBurst(scenario, contender string) int {
 // Run sends the calls of a scenario by the clients of the selected contenders, and returns a row for each. It runs in
 // the time of its caller: the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the
 // results so far and the error of ctx.
-func Run(ctx context.Context, conf Config) ([]Row, error) {
-	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("endpointlab: %w", err)
-	case conf.Calls < 0:
-		return nil, fmt.Errorf("endpointlab: Calls is %d, want at least 0", conf.Calls)
-	case conf.Calls == 0:
-		conf.Calls = DefaultCalls
+func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
+	sc, err := lab.FindScenario(&conf, scenarios, DefaultCalls)
+	if err != nil {
+		return nil, err
 	}
-	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
-		return conf.measureContender(ctx, sc, c)
+	return lab.MeasureAll(ctx, conf, contenders, func(c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
+		return measureContender(ctx, conf, sc, c)
 	})
 }
 
 // FakeTimeRun runs Run in fake time, in a helper process.
-var FakeTimeRun = bubble.Func[Config, []Row]{Name: "endpointlab", Call: Run}
+var FakeTimeRun = bubble.Func[lab.Config, []Row]{Name: "endpointlab", Call: Run}
 
 var contenders = []lab.Contender[*endpointSet, http.RoundTripper]{
 	{Name: "none", Start: func(s *endpointSet) (http.RoundTripper, error) { return s, nil }},
@@ -147,7 +134,7 @@ type endpointSet struct {
 	tokens   atomic.Int64
 }
 
-func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
+func measureContender(ctx context.Context, conf lab.Config, sc scenario, c lab.Contender[*endpointSet, http.RoundTripper]) (Row, error) {
 	s := &endpointSet{scenario: sc, remoteHedgeCost: remoteHedgeCosts[c.Name], start: time.Now(), seed: conf.Seed, attempts: make([][]atomic.Int32, conf.Calls)}
 	s.duration = time.Duration(float64(conf.Calls) / sc.rate * float64(time.Second))
 	for i := range s.attempts {

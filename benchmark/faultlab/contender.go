@@ -2,10 +2,8 @@ package faultlab
 
 import (
 	"context"
-	"fmt"
 	"net"
 
-	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/dnshedge"
 )
@@ -42,20 +40,6 @@ var contenders = []lab.Contender[*resolver, resolveFunc]{
 // Contenders lists the names of all contenders, Go's resolver and unbound first.
 var Contenders = lab.NamesOf(contenders)
 
-func (l *testbed) startResolvers() ([]*resolver, error) {
-	selected, err := lab.SelectByName("contender", contenders, l.conf.Contenders)
-	if err != nil {
-		return nil, fmt.Errorf("faultlab: %w", err)
-	}
-	return dnsserver.StartAll("faultlab", selected, l.conf.Reporter, func(s lab.Contender[*resolver, resolveFunc]) (*resolver, error) {
-		r := &resolver{testbed: l, name: s.Name, close: func() {}}
-		if r.resolve, err = s.Start(r); err != nil {
-			r.close()
-		}
-		return r, err
-	})
-}
-
 func (l *testbed) upstreams() (upstreams []dnshedge.Upstream) {
 	for _, address := range l.serverAddresses() {
 		upstreams = append(upstreams, dnshedge.Upstream{Net: "udp", Addr: net.JoinHostPort(address, "53")})
@@ -65,8 +49,8 @@ func (l *testbed) upstreams() (upstreams []dnshedge.Upstream) {
 
 // startLibraryClient completes the configuration of a dnshedge.Client, which resolves the queries.
 func (r *resolver) startLibraryClient(client *dnshedge.Client) (resolveFunc, error) {
-	client.Timeout, client.Dialer = QueryTimeout, r.net.Host(r.name)
-	r.close = func() { _ = client.Close() }
+	client.Timeout, client.Dialer = QueryTimeout, r.Net.Host(r.name)
+	r.AtClose(func() { _ = client.Close() })
 	return func(_ context.Context, q query) (outcome, error) {
 		m, _, err := client.Exchange(q.newMessage(), "")
 		return outcomeOf(m, q), err

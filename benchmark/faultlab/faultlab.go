@@ -7,8 +7,8 @@
 package faultlab
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,19 +23,8 @@ import (
 
 const (
 	QueryTimeout = 10 * time.Second // of a query
-	DefaultRate  = 100.             // queries per second, unless Config has a rate
+	DefaultRate  = 100.             // queries per second, unless the config has a rate
 )
-
-// Config selects the scenario, the contenders and the rate of queries for Run.
-type Config struct {
-	Scenario   string   // the name of one of Scenarios
-	Contenders []string // names from Contenders; empty: all
-	Rate       float64  // queries per second; 0: DefaultRate
-	Seed       uint64
-	Memory     bool // no root needed: sockets in memory, and no unbound; a function chooses the servers of Go's resolver
-	Peers      dnsserver.Peers
-	lab.Reporter
-}
 
 // A Row is the result of one resolver. Its calls are the queries that have a right answer, in the order in which they
 // were sent. Asked also counts the queries without one.
@@ -47,35 +36,39 @@ type Row struct {
 
 // A testbed is the simulated network of one Run, with the DNS servers of a scenario and a resolv.conf.
 type testbed struct {
+	*lab.Testbed
 	scenario
-	conf           Config
-	net            *netsim.Network
-	dir            string
+	conf           lab.Config
 	resolvConfTime time.Time // the modification time of resolv.conf
 	servers        map[string]*dnstest.Server
 }
 
-// Run sends the queries of a scenario to the selected resolvers, and returns a row for each. It needs root unless
-// Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
-func Run(ctx context.Context, conf Config) ([]Row, error) {
-	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
+// Run sends the queries of a scenario to the selected resolvers, and returns a row for each. It needs root unless Memory is
+// set, see netsim.ErrUnsupported. In memory, unbound is absent, and a function chooses the servers of Go's resolver. If ctx
+// ends, Run returns the results so far and the error of ctx.
+func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
+	sc, err := lab.FindScenario(&conf, scenarios, 0)
 	if err != nil {
-		return nil, fmt.Errorf("faultlab: %w", err)
-	}
-	if conf.Rate == 0 {
-		conf.Rate = DefaultRate
-	}
-	l := &testbed{scenario: sc, conf: conf, servers: make(map[string]*dnstest.Server)}
-	defer l.close()
-	if err := l.setUp(); err != nil {
 		return nil, err
 	}
-	resolvers, err := l.startResolvers()
-	defer func() {
-		for _, r := range resolvers {
-			r.close()
-		}
-	}()
+	if conf.Calls > 0 {
+		conf.Rate = float64(conf.Calls) / sc.queryDuration().Seconds()
+	}
+	conf.Rate = cmp.Or(conf.Rate, DefaultRate)
+	bed, err := lab.NewTestbed(conf, append([]string{"a", "b"}, Contenders...)...)
+	defer bed.Close()
+	if err != nil {
+		return nil, err
+	}
+	l := &testbed{Testbed: bed, scenario: sc, conf: conf, resolvConfTime: time.Now(), servers: make(map[string]*dnstest.Server)}
+	if err := l.startServers(); err != nil {
+		return nil, err
+	}
+	resolvers, err := lab.StartAll(conf, contenders, func(c lab.Contender[*resolver, resolveFunc]) (r *resolver, err error) {
+		r = &resolver{testbed: l, name: c.Name}
+		r.resolve, err = c.Start(r)
+		return r, err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -96,40 +89,18 @@ func QueryDuration(name string) time.Duration {
 	return sc.queryDuration()
 }
 
-func (l *testbed) setUp() (err error) {
-	newNetwork := netsim.NewKernel
-	if l.conf.Memory {
-		newNetwork = netsim.NewMemory
-	}
-	if l.net, err = newNetwork(l.conf.Seed, append([]string{"a", "b"}, Contenders...)...); err != nil {
-		return err
-	}
-	if l.dir, err = os.MkdirTemp("", "faultlab"); err != nil {
-		return err
-	}
+// startServers starts the DNS servers and writes resolv.conf.
+func (l *testbed) startServers() error {
 	for _, h := range l.serverHosts() {
 		l.setLinks(h, l.linkProfile())
 		if err := l.startServer(h); err != nil {
 			return err
 		}
 	}
-	l.resolvConfTime = time.Now()
 	if l.prepare != nil {
 		return l.prepare(l)
 	}
 	return l.writeResolvConf(l.serverHosts()...)
-}
-
-func (l *testbed) close() {
-	for _, s := range l.servers {
-		s.Close()
-	}
-	if l.net != nil {
-		_ = l.net.Close()
-	}
-	if l.dir != "" {
-		_ = os.RemoveAll(l.dir)
-	}
 }
 
 // serverHosts returns the hosts of the DNS servers, in the order in which resolvers prefer the servers.
@@ -142,7 +113,7 @@ func (l *testbed) serverHosts() []string {
 
 func (l *testbed) serverAddresses() (addresses []string) {
 	for _, h := range l.serverHosts() {
-		addresses = append(addresses, l.net.Host(h).Addr().String())
+		addresses = append(addresses, l.Net.Host(h).Addr().String())
 	}
 	return addresses
 }
@@ -150,7 +121,7 @@ func (l *testbed) serverAddresses() (addresses []string) {
 // setLinks sets the delay and loss of packets between all resolvers and a host.
 func (l *testbed) setLinks(host string, p netsim.Profile) {
 	for _, from := range Contenders {
-		l.net.Set(from, host, p)
+		l.Net.Set(from, host, p)
 	}
 }
 
@@ -159,14 +130,15 @@ func (l *testbed) startServer(host string) error {
 	if host == "b" {
 		newHandler = l.second
 	}
-	s, err := dnsserver.ServeDNS(l.net.Host(host), newHandler(l.conf.Seed))
+	s, err := dnsserver.ServeDNS(l.Net.Host(host), newHandler(l.conf.Seed))
 	if err == nil {
 		l.servers[host] = s
+		l.AtClose(s.Close)
 	}
 	return err
 }
 
-func (l *testbed) resolvConfPath() string { return filepath.Join(l.dir, "resolv.conf") }
+func (l *testbed) resolvConfPath() string { return filepath.Join(l.Dir, "resolv.conf") }
 
 // writeResolvConf writes a resolv.conf with the servers on the given hosts. Every version has the same length, so that
 // no reader gets a mixture, and a later modification time.
@@ -174,7 +146,7 @@ func (l *testbed) writeResolvConf(hosts ...string) error {
 	const length = 80
 	text := ""
 	for _, h := range hosts {
-		text += "nameserver " + l.net.Host(h).Addr().String() + "\n"
+		text += "nameserver " + l.Net.Host(h).Addr().String() + "\n"
 	}
 	f, err := os.OpenFile(l.resolvConfPath(), os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {

@@ -30,7 +30,7 @@ func TestRunWorksOverKernelSockets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	rows, err := faultlab.Run(t.Context(), faultlab.Config{Scenario: *scenario, Rate: 20, Seed: 1, Reporter: lab.Reporter{Skipped: func(why string) { t.Log(why) }}})
+	rows, err := faultlab.Run(t.Context(), lab.Config{Scenario: *scenario, Rate: 20, Seed: 1, Reporter: lab.Reporter{Skipped: func(why string) { t.Log(why) }}})
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}
@@ -54,7 +54,7 @@ func TestScenariosHaveTheirFaults(t *testing.T) {
 		"probes":      {75, 0, 125},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			rows, err := faultlab.Run(t.Context(), faultlab.Config{Scenario: scenario, Contenders: []string{faultlab.GoResolver}, Rate: 20, Memory: true})
+			rows, err := faultlab.Run(t.Context(), lab.Config{Scenario: scenario, Contenders: []string{faultlab.GoResolver}, Rate: 20, Memory: true})
 			require.NoError(t, err)
 			require.Len(t, rows, 1)
 			r := rows[0]
@@ -67,8 +67,8 @@ func TestScenariosHaveTheirFaults(t *testing.T) {
 }
 
 func TestUnknownNamesAreErrors(t *testing.T) {
-	_, err := faultlab.Run(context.Background(), faultlab.Config{Scenario: "sunny", Memory: true})
+	_, err := faultlab.Run(context.Background(), lab.Config{Scenario: "sunny", Memory: true})
 	require.ErrorContains(t, err, `"sunny"`)
-	_, err = faultlab.Run(context.Background(), faultlab.Config{Scenario: "tenth", Contenders: []string{"luck"}, Memory: true})
+	_, err = faultlab.Run(context.Background(), lab.Config{Scenario: "tenth", Contenders: []string{"luck"}, Memory: true})
 	require.ErrorContains(t, err, `"luck"`)
 }

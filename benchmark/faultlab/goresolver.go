@@ -98,7 +98,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 	goResolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		l := ctx.Value(goLookupKey{}).(*goLookupState)
 		n := int(l.dials.Add(1) - 1)
-		return r.net.Host(r.name).DialContext(ctx, network, net.JoinHostPort(l.servers[n%len(l.servers)], "53"))
+		return r.Net.Host(r.name).DialContext(ctx, network, net.JoinHostPort(l.servers[n%len(l.servers)], "53"))
 	}}
 	return func(ctx context.Context, q query) (outcome, error) {
 		servers, err := currentServers()

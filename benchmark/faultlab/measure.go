@@ -20,7 +20,6 @@ type resolver struct {
 	*testbed
 	name    string
 	resolve resolveFunc
-	close   func()
 	calls   lab.Recorder
 
 	mu         sync.Mutex // guards the fields below
@@ -89,7 +88,7 @@ func (r *resolver) newRow() Row {
 	defer r.mu.Unlock()
 	row := Row{Row: lab.Row{Contender: r.name, Calls: r.calls.SortedCalls(), Asked: r.asked}, Denials: r.denials, LastAnswer: r.lastAnswer}
 	for _, h := range r.serverHosts() {
-		row.Sent += r.net.Link(r.name, h).Counters().UDP
+		row.Sent += r.Net.Link(r.name, h).Counters().UDP
 	}
 	return row
 }

@@ -22,7 +22,7 @@ func TestAClientIsAsGoodAsAnyResolverInNineWorlds(t *testing.T) {
 	for _, scenario := range lab.NamesOf(faultlab.Scenarios) {
 		t.Run(scenario, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				rows, err := faultlab.Run(t.Context(), faultlab.Config{Scenario: scenario, Rate: 50, Seed: 1, Memory: true})
+				rows, err := faultlab.Run(t.Context(), lab.Config{Scenario: scenario, Rate: 50, Seed: 1, Memory: true})
 				require.NoError(t, err)
 				require.Equal(t, faultlab.GoResolver, rows[0].Contender)
 				require.Len(t, rows, 4)

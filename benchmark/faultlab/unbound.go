@@ -14,7 +14,7 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
 	}
 	const server = "  do-ip6: no\n  module-config: \"iterator\"\n  outgoing-range: 4096\n  num-queries-per-thread: 2048\n  discard-timeout: 0\n"
-	cmd, err := r.conf.Peers.UnboundCommand(r.dir, server, dnsserver.UnboundForwardZone(r.serverAddresses()))
+	cmd, err := r.conf.Peers.UnboundCommand(r.Dir, server, dnsserver.UnboundForwardZone(r.serverAddresses()))
 	if err != nil {
 		return nil, err
 	}
@@ -22,12 +22,13 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 }
 
 // startResolverProcess runs a resolver on a host of its own. translate returns the query that is sent in place of q.
-func (r *resolver) startResolverProcess(cmd *exec.Cmd, translate func(query) query) (_ resolveFunc, err error) {
+func (r *resolver) startResolverProcess(cmd *exec.Cmd, translate func(query) query) (resolveFunc, error) {
 	if _, err := cmd.StdinPipe(); err != nil { // it closes when this process ends
 		return nil, err
 	}
-	var server *dnsserver.Client
-	if server, r.close, err = dnsserver.Start(r.net.Host(r.name), cmd, QueryTimeout); err != nil {
+	server, stop, err := dnsserver.Start(r.Net.Host(r.name), cmd, QueryTimeout)
+	r.AtClose(stop)
+	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, q query) (outcome, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/dnshedge/recursor"
 )
@@ -27,7 +28,7 @@ var (
 )
 
 // measureInMemory measures a contender in memory and fake time.
-func measureInMemory(t *testing.T, conf reclab.Config, contender string) (row reclab.Row) {
+func measureInMemory(t *testing.T, conf lab.Config, contender string) (row reclab.Row) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		conf.Memory, conf.Contenders = true, []string{contender}
@@ -63,7 +64,7 @@ func latencyQuantile(q float64) func(reclab.Row) float64 {
 }
 
 // measureSeeds measures contenders in memory with three seeds, or with one seed in short tests.
-func measureSeeds(t *testing.T, conf reclab.Config, contenders ...string) map[string][]reclab.Row {
+func measureSeeds(t *testing.T, conf lab.Config, contenders ...string) map[string][]reclab.Row {
 	t.Helper()
 	seeds := uint64(3)
 	if testing.Short() {
@@ -90,9 +91,9 @@ func TestHedgesShortenTheTailOfColdNames(t *testing.T) {
 		{"clean", 0.82, 0.85, 1.00, 1.20, 0.97, 1.10},
 	} {
 		t.Run(tt.scenario, func(t *testing.T) {
-			conf := reclab.Config{Scenario: tt.scenario, Questions: 2000}
+			conf := lab.Config{Scenario: tt.scenario, Calls: 2000}
 			if testing.Short() {
-				conf.Questions = 400 // which say nothing about tails
+				conf.Calls = 400 // which say nothing about tails
 			}
 			rows := measureSeeds(t, conf, "hedge", "hedge-off", "sequential")
 			assert.LessOrEqual(t, medianRatio(rows, "hedge", "sequential", latencyQuantile(.5)), tt.p50, "p50")
@@ -118,12 +119,12 @@ func TestNoNameFails(t *testing.T) {
 		names, signed = 100, 50
 	}
 	for _, scenario := range []string{"plain", "repeats", "bursts"} {
-		r := measureInMemory(t, reclab.Config{Scenario: scenario, Questions: names, Seed: 1}, "hedge")
+		r := measureInMemory(t, lab.Config{Scenario: scenario, Calls: names, Seed: 1}, "hedge")
 		assert.Zero(t, r.Failures, scenario)
 		assert.Len(t, r.Questions, names)
 	}
 	for _, scenario := range []string{"mixed-broken", "signed", "flood", "keytrap"} {
-		r := measureInMemory(t, reclab.Config{Scenario: scenario, Questions: signed, Seed: 1}, "hedge")
+		r := measureInMemory(t, lab.Config{Scenario: scenario, Calls: signed, Seed: 1}, "hedge")
 		assert.Zero(t, r.Failures, scenario)
 	}
 }
@@ -150,7 +151,7 @@ func TestValidationCostsNoRoundTrip(t *testing.T) {
 		names = 100 // which say nothing about tails
 	}
 	for _, scenario := range []string{"mixed", "signed"} {
-		rows := measureSeeds(t, reclab.Config{Scenario: scenario, Questions: names}, "hedge", "hedge-novalidate")
+		rows := measureSeeds(t, lab.Config{Scenario: scenario, Calls: names}, "hedge", "hedge-novalidate")
 		for _, r := range rows["hedge"] {
 			assert.Zero(t, r.Failures, "%s, seed %d", scenario, r.Seed)
 		}
@@ -163,14 +164,14 @@ func TestValidationCostsNoRoundTrip(t *testing.T) {
 		}
 	}
 	for _, scenario := range []string{"mixed-broken", "signed-broken", "stale", "insecure"} {
-		for _, r := range measureSeeds(t, reclab.Config{Scenario: scenario, Questions: names}, "hedge")["hedge"] {
+		for _, r := range measureSeeds(t, lab.Config{Scenario: scenario, Calls: names}, "hedge")["hedge"] {
 			assert.Zero(t, r.Failures, "%s, seed %d: %d bogus names are answeredBogus, AD is wrong %d times", scenario, r.Seed, r.Bogus, r.WrongAD)
 		}
 	}
 }
 
 func TestAnOutageOfAllServersCostsLittleMore(t *testing.T) {
-	rows := measureSeeds(t, reclab.Config{Scenario: "dead", Questions: 300}, "hedge", "hedge-off")
+	rows := measureSeeds(t, lab.Config{Scenario: "dead", Calls: 300}, "hedge", "hedge-off")
 	assert.LessOrEqual(t, medianRatio(rows, "hedge", "hedge-off", reclab.Row.SentPerCall), 1.15)
 	for _, r := range rows["hedge"] {
 		assert.Equal(t, 300, r.Failures)
@@ -186,7 +187,7 @@ func TestSlowestNames(t *testing.T) {
 	}
 	for seed := range uint64(*seeds) {
 		tr := new(tracer)
-		conf := reclab.Config{Seed: seed + 1, Questions: *questions, Scenario: *scenario, Trace: tr.trace()}
+		conf := lab.Config{Seed: seed + 1, Calls: *questions, Scenario: *scenario, Trace: tr.trace()}
 		r := measureInMemory(t, conf, "hedge")
 		slices.SortFunc(r.Questions, func(a, b reclab.Question) int { return int(b.Latency - a.Latency) })
 		for _, c := range r.Questions[:min(*slowest, len(r.Questions))] {

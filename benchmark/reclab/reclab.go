@@ -15,6 +15,7 @@
 package reclab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,14 +26,11 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
-	"github.com/gohedge/hedge/dnshedge/recursor"
-	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// The defaults of a Config.
+// The defaults of a lab.Config.
 const (
 	DefaultQuestions = 5000
 	DefaultRate      = 50
@@ -43,20 +41,6 @@ const (
 
 	settleTime = time.Second // between the start of the resolvers and the first question
 )
-
-// Config selects the scenario, the contenders and the questions for Run. The zero value stands for all contenders in
-// the first scenario.
-type Config struct {
-	Scenario   string   // the name of one of Scenarios; empty: the first
-	Contenders []string // names from Contenders; empty: all of ContendersOf
-	Questions  int      // to each contender; 0: DefaultQuestions
-	Rate       float64  // questions per second, at random times; 0: DefaultRate
-	Seed       uint64
-	Memory     bool            // this library's resolvers alone, in this process and without sockets
-	Trace      *recursor.Trace // of resolvers in memory; may be nil
-	Peers      dnsserver.Peers
-	lab.Reporter
-}
 
 // A Row is the result of one resolver. A failed question counts in Calls as answered after QuestionTimeout.
 type Row struct {
@@ -81,18 +65,23 @@ type Question struct {
 
 // Run asks the selected resolvers for names in a simulated internet, and returns a row for each. Unless Memory is set
 // it needs root on Linux, see netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
-func Run(ctx context.Context, conf Config) ([]Row, error) {
-	if err := conf.setDefaults(); err != nil {
+func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
+	if err := setDefaults(&conf); err != nil {
 		return nil, err
 	}
 	p := newInternetPlan(conf.Scenario, conf.Seed)
 	n := newInternet(p)
-	resolvers, err := startResolvers(ctx, conf, n)
-	defer func() {
-		for _, r := range resolvers {
-			r.close()
+	bed := new(lab.Testbed)
+	defer bed.Close()
+	if err := bed.MakeDir(); err != nil {
+		return nil, err
+	}
+	resolvers, err := lab.StartAll(conf, contenders, func(c lab.Contender[environment, *resolver]) (*resolver, error) {
+		if slices.Contains(validatingPrograms, c.Name) && !HasSignedZones(conf.Scenario) {
+			return nil, fmt.Errorf("it validates, and nothing is signed in %s", conf.Scenario)
 		}
-	}()
+		return c.Start(environment{ctx: ctx, conf: conf, bed: bed, name: c.Name, network: newNetwork(n, newImpairment(conf.Scenario), conf.Seed)})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +91,7 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	if conf.Scenario == "repeats" {
 		repeats = 0.5
 	}
-	questions := n.drawQuestions(p, conf.Questions, repeats)
+	questions := n.drawQuestions(p, conf.Calls, repeats)
 	var monitor *stallMonitor
 	if !conf.Memory {
 		monitor = newStallMonitor()
@@ -126,71 +115,17 @@ func Run(ctx context.Context, conf Config) ([]Row, error) {
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
 
-func (c *Config) setDefaults() error {
-	if c.Scenario == "" {
-		c.Scenario = Scenarios[0].Name
+func setDefaults(c *lab.Config) error {
+	_, err := lab.FindScenario(c, scenarios, DefaultQuestions)
+	if len(c.Contenders) == 0 {
+		c.Contenders = ContendersOf(c.Scenario)
 	}
-	if _, err := lab.FindByName("scenario", scenarios, c.Scenario); err != nil {
-		return fmt.Errorf("reclab: %w", err)
-	}
-	if c.Questions < 0 || c.Rate < 0 {
-		return fmt.Errorf("reclab: Config.Questions is %d and Rate %v; want 0 or more", c.Questions, c.Rate)
-	}
-	if c.Questions == 0 {
-		c.Questions = DefaultQuestions
-	}
-	if c.Rate == 0 {
-		c.Rate = DefaultRate
-	}
-	return nil
-}
-
-// startResolvers starts the contenders that conf selects, and skips peers that do not start. The caller closes the
-// returned resolvers, also after an error.
-func startResolvers(ctx context.Context, conf Config, n *internet) (resolvers []*resolver, err error) {
-	names := conf.Contenders
-	if len(names) == 0 {
-		names = ContendersOf(conf.Scenario)
-	}
-	started, errs := make([]*resolver, len(names)), make([]error, len(names))
-	var starting sync.WaitGroup
-	for i, name := range names {
-		starting.Go(func() { started[i], errs[i] = startResolver(ctx, conf, n, name) })
-	}
-	starting.Wait()
-	var skipped []error
-	for i, r := range started {
-		switch {
-		case r != nil:
-			resolvers = append(resolvers, r)
-		case errors.Is(errs[i], netsim.ErrUnsupported) && errors.Is(err, netsim.ErrUnsupported): // err has it already
-		case dnsserver.PeerOf(names[i]) != "" && !errors.Is(errs[i], netsim.ErrUnsupported):
-			conf.SkipContender(errs[i])
-			skipped = append(skipped, errs[i])
-		default:
-			err = errors.Join(err, errs[i])
-		}
-	}
-	if len(resolvers) == 0 {
-		err = errors.Join(append(skipped, err)...)
-	}
-	return resolvers, err
-}
-
-// startResolver starts a contender with a network of its own.
-func startResolver(ctx context.Context, conf Config, n *internet, name string) (*resolver, error) {
-	c, err := lab.FindByName("contender", contenders, name)
-	if err != nil {
-		return nil, fmt.Errorf("reclab: %w", err)
-	}
-	if slices.Contains(validatingPrograms, name) && !HasSignedZones(conf.Scenario) {
-		return nil, fmt.Errorf("reclab: %s validates, and nothing is signed in %s", name, conf.Scenario)
-	}
-	return c.Start(environment{ctx: ctx, conf: conf, name: name, network: newNetwork(n, newImpairment(conf.Scenario), conf.Seed)})
+	c.Rate = cmp.Or(c.Rate, DefaultRate)
+	return err
 }
 
 // measureQuestions asks the resolver all questions, at random times.
-func (r *resolver) measureQuestions(ctx context.Context, conf Config, questions []question) (Row, error) {
+func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
 	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Question, len(questions))}
 	udp, tcp := r.network.udp.Load(), r.network.tcp.Load()

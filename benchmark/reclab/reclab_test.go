@@ -34,7 +34,7 @@ func TestResolversResolve(t *testing.T) {
 	}
 	before := files()
 	skipped := 0
-	rows, err := reclab.Run(t.Context(), reclab.Config{Seed: 1, Questions: 100, Reporter: lab.Reporter{Skipped: func(why string) { skipped++; t.Log(why) }}})
+	rows, err := reclab.Run(t.Context(), lab.Config{Seed: 1, Calls: 100, Reporter: lab.Reporter{Skipped: func(why string) { skipped++; t.Log(why) }}})
 	if errors.Is(err, netsim.ErrUnsupported) {
 		t.Skip(err)
 	}
@@ -60,7 +60,7 @@ func TestValidatorsAgreeWithTheLab(t *testing.T) {
 	}
 	for _, scenario := range []string{"signed-broken", "insecure"} {
 		for _, name := range []string{"unbound-validate", "named-validate"} {
-			rows, err := reclab.Run(t.Context(), reclab.Config{Seed: 1, Scenario: scenario, Contenders: []string{name}, Questions: 200})
+			rows, err := reclab.Run(t.Context(), lab.Config{Seed: 1, Scenario: scenario, Contenders: []string{name}, Calls: 200})
 			if errors.Is(err, netsim.ErrUnsupported) || errors.Is(err, exec.ErrNotFound) {
 				t.Skip(err)
 			}
@@ -75,17 +75,17 @@ func TestValidatorsAgreeWithTheLab(t *testing.T) {
 }
 
 func TestWrongConfigsAreNamed(t *testing.T) {
-	for want, conf := range map[string]reclab.Config{
+	for want, conf := range map[string]lab.Config{
 		`scenario "sunny"`: {Scenario: "sunny"},
-		"Questions is -1":  {Questions: -1},
+		"Calls is -1":      {Calls: -1},
 		"Rate -5":          {Rate: -5},
 		`contender "bind"`: {Contenders: []string{"bind"}, Memory: true},
 	} {
 		_, err := reclab.Run(t.Context(), conf)
 		assert.ErrorContains(t, err, want)
 	}
-	_, err := reclab.Run(t.Context(), reclab.Config{Contenders: []string{"unbound-validate"}})
+	_, err := reclab.Run(t.Context(), lab.Config{Contenders: []string{"unbound-validate"}})
 	assert.ErrorContains(t, err, "nothing is signed in broken")
-	_, err = reclab.Run(t.Context(), reclab.Config{Contenders: []string{"unbound"}, Memory: true})
+	_, err = reclab.Run(t.Context(), lab.Config{Contenders: []string{"unbound"}, Memory: true})
 	assert.ErrorIs(t, err, exec.ErrNotFound, "a program that is asked for has to run")
 }

@@ -13,13 +13,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/recursor"
@@ -33,7 +33,8 @@ const listenAddress = "127.0.0.1:5353"
 // An environment is the input of a contender's Start function.
 type environment struct {
 	ctx     context.Context
-	conf    Config
+	conf    lab.Config
+	bed     *lab.Testbed
 	name    string
 	network *network
 }
@@ -59,7 +60,6 @@ type resolver struct {
 	exchange  func(context.Context, *dns.Msg) (*dns.Msg, error)
 	cpu       func() time.Duration // processor time so far; nil: unknown
 	stats     func() (observe.RecursorStats, error)
-	close     func()
 }
 
 // newResolver returns a resolver without functions, which the caller sets.
@@ -86,7 +86,7 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 func newProgramStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {
-			return nil, fmt.Errorf("reclab: %s in memory: %w", e.name, exec.ErrNotFound)
+			return nil, fmt.Errorf("no processes in memory: %w", exec.ErrNotFound)
 		}
 		return startResolverProcess(e, configure, false)
 	}
@@ -156,52 +156,32 @@ func startInProcess(e environment, s librarySettings) (*resolver, error) {
 		return answer, err
 	}
 	r.stats = func() (observe.RecursorStats, error) { return own.Stats(), nil }
-	r.close = func() { _ = client.Close(); _ = own.Close() }
-	if err := r.waitUntilReady(e.ctx); err != nil {
-		r.close()
-		return nil, err
-	}
-	return r, nil
+	e.bed.AtClose(func() { _ = client.Close(); _ = own.Close() })
+	return r, r.waitUntilReady(e.ctx)
 }
 
 // startResolverProcess starts a resolver program in a network namespace with the servers of the simulated internet.
 // isLibrary says whether the program reports statistics, as this library's does.
-func startResolverProcess(e environment, configure configureFunc, isLibrary bool) (_ *resolver, err error) {
-	var undo []func()
-	stop := sync.OnceFunc(func() {
-		for _, f := range slices.Backward(undo) {
-			f()
-		}
-	})
-	defer func() {
-		if err != nil {
-			stop()
-		}
-	}()
-	dir, err := os.MkdirTemp("", "reclab")
-	if err != nil {
-		return nil, err
-	}
-	undo = append(undo, func() { _ = os.RemoveAll(dir) })
+func startResolverProcess(e environment, configure configureFunc, isLibrary bool) (*resolver, error) {
+	dir := filepath.Join(e.bed.Dir, e.name)
 	if err := e.network.internet.writeRootFiles(dir); err != nil {
 		return nil, err
 	}
 	cmd, err := configure(e.conf.Peers, dir)
 	if err != nil {
-		return nil, fmt.Errorf("reclab: %s: %w", e.name, err)
+		return nil, err
 	}
 	space, err := netsim.NewNamespace(ServerNetwork)
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { _ = space.Close() })
+	e.bed.AtClose(func() { _ = space.Close() })
 	stopServers, err := e.network.listenAndServe(space)
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, stopServers)
+	e.bed.AtClose(stopServers)
 	r := newResolver(e)
-	r.close = stop
 	var output dnsserver.OutputTail
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if isLibrary {
@@ -209,26 +189,31 @@ func startResolverProcess(e environment, configure configureFunc, isLibrary bool
 			return nil, err
 		}
 	}
-	kill, err := runInNamespace(space, cmd)
-	if err != nil {
+	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
+	if err := space.Do(cmd.Start); err != nil {
 		return nil, err
 	}
+	e.bed.AtClose(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
 	r.cpu = func() time.Duration {
 		used, _ := cputime.RunningThreads(cmd.Process.Pid)
 		return used
 	}
 	client := newNamespaceClient(space)
 	r.exchange = client.Exchange
-	undo = append(undo, kill, client.Close)
+	e.bed.AtClose(client.Close)
 	if err := r.waitUntilReady(e.ctx); err != nil {
 		return nil, fmt.Errorf("%w; its output: %s", err, output.String())
 	}
 	return r, nil
 }
 
-// writeRootFiles writes hints, the addresses of the root servers, and anchor, the DS record of the root's key, to dir.
+// writeRootFiles makes the directory dir. It writes hints, the addresses of the root servers, and anchor, the DS record of
+// the root's key, to it.
 func (n *internet) writeRootFiles(dir string) error {
-	if err := os.Chmod(dir, 0o755); err != nil { // some programs drop their privileges
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
 	var hints strings.Builder
@@ -275,18 +260,6 @@ func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 	}}
 }
 
-// runInNamespace starts the command cmd in a network namespace. kill ends the program.
-func runInNamespace(space *netsim.Namespace, cmd *exec.Cmd) (kill func(), err error) {
-	cmd.WaitDelay = time.Second // a child process of the program may hold its output open
-	if err := space.Do(cmd.Start); err != nil {
-		return nil, err
-	}
-	return func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}, nil
-}
-
 // newHelperCommand returns a command that runs this program again as this library's resolver, with one thread.
 func newHelperCommand(s librarySettings) (*exec.Cmd, error) {
 	self, err := os.Executable()
@@ -318,11 +291,8 @@ func (r *resolver) waitUntilReady(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case time.Now().After(deadline):
-			return errors.Join(fmt.Errorf("reclab: %s does not start", r.name), err)
+			return errors.Join(errors.New("it does not start"), err)
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-		}
+		_ = lab.SleepContext(ctx, 100*time.Millisecond)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
 // A sequentialResolver is a recursive resolver that queries one server at a time, without hedges, mostly as unbound
@@ -40,8 +42,8 @@ const (
 var errUnanswered = errors.New("no server answers")
 
 // Sequential measures a sequentialResolver in memory.
-func Sequential(ctx context.Context, conf Config) (Row, error) {
-	if err := conf.setDefaults(); err != nil {
+func Sequential(ctx context.Context, conf lab.Config) (Row, error) {
+	if err := setDefaults(&conf); err != nil {
 		return Row{}, err
 	}
 	n := newInternet(newInternetPlan(conf.Scenario, conf.Seed))
@@ -59,7 +61,7 @@ func Sequential(ctx context.Context, conf Config) (Row, error) {
 	if err := r.waitUntilReady(ctx); err != nil {
 		return Row{}, err
 	}
-	return r.measureQuestions(ctx, conf, n.drawQuestions(newInternetPlan(conf.Scenario, conf.Seed), conf.Questions, 0))
+	return r.measureQuestions(ctx, conf, n.drawQuestions(newInternetPlan(conf.Scenario, conf.Seed), conf.Calls, 0))
 }
 
 func (s *sequentialResolver) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {

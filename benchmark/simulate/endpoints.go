@@ -1,16 +1,10 @@
 package main
 
-import (
-	"context"
-	"fmt"
-	"slices"
-
-	"github.com/gohedge/hedge/benchmark/endpointlab"
-)
+import "github.com/gohedge/hedge/benchmark/endpointlab"
 
 func init() {
 	registerHelperProcess(endpointlab.FakeTimeRun.Serve)
-	registerEngine(80, func() engine { return endpointsEngine{} })
+	registerEngine(80, endpointsEngine)
 	registerMetrics(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
 		strategy{name: "far", rank: 1090, description: "all calls go to the last of the endpoints"},
@@ -27,36 +21,19 @@ const endpointsStrategy = "hedge-endpoints"
 // endpointsEngine is the engine endpoints of simulate. It sends calls to endpoints that can answer in place of each
 // other, 100 per second for two minutes, in fake time. The latency of the second endpoint is 80 ms longer than that of
 // the first. All strategies meet the same faults. A failed call counts with its timeout, two seconds.
-type endpointsEngine struct{}
-
-func (endpointsEngine) spec() engineSpec {
-	return engineSpec{
+var endpointsEngine = labEngine[endpointlab.Row]{
+	engineSpec: engineSpec{
 		name: "endpoints", description: "sends calls to endpoints that answer alike, in fake time",
-		scenarios: endpointScenarios, refusal: "not a way to choose an endpoint",
-		population: "with 2 s for failures",
-	}
-}
-
-func (endpointsEngine) supports(_ scenario, s strategy) bool {
-	return slices.Contains(endpointlab.Contenders, s.name)
+		scenarios: newLabScenarios("a near endpoint, and one 80 ms away: ", endpointlab.Scenarios),
+		refusal:   "not a way to choose an endpoint", population: "with 2 s for failures",
+	},
+	contenders: func(string) []string { return endpointlab.Contenders },
+	how:        "all in fake time", run: endpointlab.FakeTimeRun.Run,
+	calls:     func(j job) int { return j.requestCount(endpointlab.DefaultCalls, quickCalls) },
+	fixedRate: "the rate of calls to endpoints is that of the scenario",
+	complete: func(_ job, t *trial, r endpointlab.Row) {
+		t.engineFigures = wholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
+	},
 }
 
 const quickCalls = 8000
-
-// endpointScenarios has the scenarios of package endpointlab, for the engine endpoints.
-var endpointScenarios = newLabScenarios("a near endpoint, and one 80 ms away: ", endpointlab.Scenarios)
-
-func (endpointsEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
-	if j.size.rps > 0 {
-		return fmt.Errorf("-rps %v: the rate of calls to endpoints is that of the scenario", j.size.rps)
-	}
-	calls := j.requestCount(endpointlab.DefaultCalls, quickCalls)
-	return runLab(ctx, j, "all in fake time", calls*len(j.strategies), keep, func(func(int)) ([]endpointlab.Row, error) {
-		return endpointlab.FakeTimeRun.Run(ctx, endpointlab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Calls: calls, Seed: j.seed})
-	}, func(r endpointlab.Row) trial {
-		t := j.newTrial("endpoints", r.Contender, r.Calls)
-		t.failures = r.Failures
-		t.engineFigures = wholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
-		return t
-	})
-}

@@ -1,9 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"flag"
+	"maps"
 	"slices"
 	"time"
 )
@@ -20,14 +19,6 @@ type engine interface {
 	// run does a job once and passes each trial to keep, which may be called from several goroutines. If ctx ends,
 	// run passes the trials that have enough requests.
 	runJob(ctx context.Context, j job, keep func(trial)) error
-}
-
-// An engineWithFlags is an engine with command-line flags of its own.
-type engineWithFlags interface {
-	engine
-	declareFlags(*flag.FlagSet)
-	// checkFlags checks the values of the flags. chosen says whether this engine is selected.
-	checkFlags(fs *flag.FlagSet, chosen bool) error
 }
 
 // An engineSpec describes an engine: its scenarios, the tolerated lateness of timers, and the columns of its tables.
@@ -51,24 +42,16 @@ type engineSpec struct {
 // in virtual or fake time return false.
 func (p engineSpec) runsInRealTime() bool { return p.maxTimerDelay > 0 }
 
-// An engineRegistration is an entry in the list of engines.
-type engineRegistration struct {
-	position  int // among the engines, unique
-	newEngine func() engine
-}
+// enginesByPosition has the engines by their positions in lists.
+var enginesByPosition = make(map[int]engine)
 
-var engineRegistrations []engineRegistration
+// registerEngine adds an engine to those that can be selected.
+func registerEngine(position int, e engine) { enginesByPosition[position] = e }
 
-// registerEngine adds an engine to the list of engines. newEngine returns an engine whose flags have their defaults.
-func registerEngine(position int, newEngine func() engine) {
-	engineRegistrations = append(engineRegistrations, engineRegistration{position, newEngine})
-	slices.SortFunc(engineRegistrations, func(a, b engineRegistration) int { return cmp.Compare(a.position, b.position) })
-}
-
-func newEngines() []engine {
-	var all []engine
-	for _, r := range engineRegistrations {
-		all = append(all, r.newEngine())
+// engines returns all engines in the order of their positions.
+func engines() (all []engine) {
+	for _, position := range slices.Sorted(maps.Keys(enginesByPosition)) {
+		all = append(all, enginesByPosition[position])
 	}
 	return all
 }

@@ -89,7 +89,7 @@ func assertAtMost(t *testing.T, what string, x, share, y float64) {
 // allScenarios returns the scenarios of all engines, one engine after another. A scenario of several engines occurs
 // several times.
 func allScenarios() (all []scenario) {
-	for _, e := range newEngines() {
+	for _, e := range engines() {
 		all = append(all, e.spec().scenarios...)
 	}
 	return all

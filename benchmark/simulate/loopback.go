@@ -22,8 +22,8 @@ import (
 type loopbackEngine string
 
 func init() {
-	registerEngine(10, func() engine { return loopbackEngine("http") })
-	registerEngine(20, func() engine { return loopbackEngine("grpc") })
+	registerEngine(10, loopbackEngine("http"))
+	registerEngine(20, loopbackEngine("grpc"))
 }
 
 func (l loopbackEngine) spec() engineSpec {

@@ -13,7 +13,7 @@
 // # Engines
 //
 // An engine, which -engine selects, runs strategies in scenarios of its own: in virtual time, over sockets, or over a
-// simulated network. The comments of the types whose names end in Engine describe the engines. In virtual time and over
+// simulated network. The comments of declarations whose names end in Engine describe the engines. In virtual time and over
 // loopback, the seed, the request and the attempt determine how long an attempt takes, so that every strategy meets the
 // same latencies.
 //

@@ -24,6 +24,7 @@ type options struct {
 	format     string
 	out        string
 	peers      dnsserver.Peers
+	transport  string   // of the engine dns
 	readme     []string // files
 	list       bool
 	overview   bool // run the engines of the overview
@@ -42,13 +43,11 @@ func (o options) selectStrategies(sc scenario) []string {
 
 var formats = []string{"text", "json"}
 
-// parseOptions parses the command-line arguments args, without the name of the program. Each engine declares and checks
-// flags of its own. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.
+// parseOptions parses the command-line arguments args, without the name of the program. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
 	o := options{args: args, peers: make(dnsserver.Peers)}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors, once
-	all := newEngines()
 	engine := fs.String("engine", "", "`name` of the engine: "+joinWithOr(engineNames())+" (default virtual, then http; http with -scenario or another -format)")
 	scenes := fs.String("scenario", "", "comma-separated `names` of scenarios, all, or long; all leaves out those that -list marks (default the engine's first scenario)")
 	named := fs.String("strategy", "", "comma-separated `names` of strategies (default all that the scenario is for)")
@@ -62,11 +61,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.Func("peer", "`name=command` that starts a DNS server of another project, in place of the program in PATH; may be repeated; names: "+joinWithOr(dnsserver.PeerNames()), o.peers.Add)
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
-	for _, e := range all {
-		if f, ok := e.(engineWithFlags); ok {
-			f.declareFlags(fs)
-		}
-	}
+	fs.StringVar(&o.transport, "transport", dnsTransports[0], "transport of dns: "+joinWithOr(dnsTransports))
 	err := fs.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		printUsage(stderr, fs)
@@ -79,7 +74,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 		o.readme = strings.Split(*readme, ",")
 	}
 	for _, take := range []func() error{
-		func() error { return o.setEngine(cmp.Or(*engine, defaultEngine), all, fs) },
+		func() error { return o.setEngine(cmp.Or(*engine, defaultEngine), fs) },
 		func() error { return o.setScenarios(*scenes) },
 		func() error { return o.setStrategies(*named, *scenes) },
 		o.checkCommonFlags,
@@ -93,20 +88,21 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	return o, err
 }
 
-// setEngine selects the engine with the given name from all. It lets every engine check its own flags in fs, selected
-// or not. Unless -runs or -quick is set, it sets the number of runs to the default of the engine.
-func (o *options) setEngine(name string, all []engine, fs *flag.FlagSet) error {
+// setEngine selects the engine with the given name, and checks the flag -transport, which is for the engine dns. Unless
+// -runs or -quick is set in fs, it sets the number of runs to the default of the engine.
+func (o *options) setEngine(name string, fs *flag.FlagSet) error {
 	i := slices.Index(engineNames(), name)
-	if i < 0 {
+	switch {
+	case i < 0:
 		return newChoiceError("engine", name, engineNames())
-	}
-	o.engine = all[i]
-	for _, e := range all {
-		if f, ok := e.(engineWithFlags); ok {
-			if err := f.checkFlags(fs, e == o.engine); err != nil {
-				return err
-			}
-		}
+	case !slices.Contains(dnsTransports, o.transport):
+		return newChoiceError("transport", o.transport, dnsTransports)
+	case name == "dns":
+		o.engine = newDNSEngine(o.transport)
+	case o.transport != dnsTransports[0]:
+		return fmt.Errorf("-transport %s: is for -engine dns", o.transport)
+	default:
+		o.engine = engines()[i]
 	}
 	if runs := o.engine.spec().runs; runs > 0 && !isFlagSet(fs, "runs") && !o.size.quick {
 		o.runs = runs
@@ -196,16 +192,6 @@ func (o *options) checkPeers() error {
 	return fmt.Errorf("-peer %s=%s: engine %s starts no DNS servers", name, strings.Join(o.peers[name], " "), o.engine.spec().name)
 }
 
-// checkUnusedFlags returns an error if a flag of engine, which is not selected, has a value other than the default.
-func checkUnusedFlags(fs *flag.FlagSet, engine string, names ...string) error {
-	for _, name := range names {
-		if f := fs.Lookup(name); f.Value.String() != f.DefValue {
-			return fmt.Errorf("-%s %s: is for -engine %s", name, f.Value, engine)
-		}
-	}
-	return nil
-}
-
 func isFlagSet(fs *flag.FlagSet, name string) (found bool) {
 	fs.Visit(func(f *flag.Flag) { found = found || f.Name == name })
 	return found
@@ -230,7 +216,7 @@ const defaultEngine = "http"
 
 func engineNames() []string {
 	var names []string
-	for _, e := range newEngines() {
+	for _, e := range engines() {
 		names = append(names, e.spec().name)
 	}
 	return names
@@ -250,7 +236,7 @@ func printDescriptions(w io.Writer) {
 	for _, s := range strategies {
 		fmt.Fprintf(w, "  %-26s %s\n", s.name, s.fullDescription())
 	}
-	for _, e := range newEngines() {
+	for _, e := range engines() {
 		p := e.spec()
 		fmt.Fprintf(w, "\nEngine %s %s. Runs without -quick: %d. Scenarios:\n", p.name, p.description, max(p.runs, 1))
 		for _, sc := range p.scenarios {

@@ -28,7 +28,7 @@ func (o options) overviewOptions() []options {
 	}
 	var runs []options
 	for _, r := range overviewRuns {
-		o.engine = newEngines()[slices.Index(engineNames(), r.engine)]
+		o.engine = engines()[slices.Index(engineNames(), r.engine)]
 		o.scenarios = o.engine.spec().scenarios[:1]
 		runs = append(runs, o)
 	}

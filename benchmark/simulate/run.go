@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
@@ -23,7 +21,8 @@ type job struct {
 	progress   *progressDisplay
 	timers     *timerMonitor
 	peers      dnsserver.Peers
-	fake       bool // time, by testing/synctest
+	transport  string // of the engine dns
+	fake       bool   // time, by testing/synctest
 }
 
 // requestCount returns the number of requests of each strategy: -requests, or quick with -quick, or usual.
@@ -37,51 +36,9 @@ func (j job) requestCount(usual, quick int) int {
 	return usual
 }
 
-// selectContenders returns the names in all that are strategies of the job. It returns nil if all of them are, so that
-// the lab selects the contenders of the scenario.
-func (j job) selectContenders(all []string) []string {
-	some := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(j.strategies, name) })
-	if len(some) == len(all) {
-		return nil
-	}
-	return some
-}
-
-// printSkipped prints the reason for which a contender is skipped. The reason begins with the name of the lab.
-func (j job) printSkipped(reason string) {
-	if _, after, found := strings.Cut(reason, "lab: "); found {
-		reason = after
-	}
-	j.progress.printLine("left out: %s", reason)
-}
-
 // newTrial returns a trial of the job with the calls of one strategy.
 func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
-}
-
-// runLab runs the scenario of job j by a lab, a package that compares contenders. measure runs the lab and returns a
-// row for each contender. toTrial converts a row to a trial, which runLab passes to keep.
-//
-// The other parameters are for the progress. how says in which way the strategies run. calls is the number of calls of
-// all strategies. measure passes the number of further finished calls to the function count.
-func runLab[R any](ctx context.Context, j job, how string, calls int, keep func(trial), measure func(count func(int)) ([]R, error), toTrial func(R) trial) error {
-	task := j.progress.addTask(j.scenario.name, how, calls)
-	var done atomic.Int64
-	began := time.Now()
-	defer j.timers.startMeasuring()()
-	rows, err := measure(func(n int) { task.setDone(int(done.Add(int64(n)))) })
-	if err != nil && (ctx.Err() == nil || len(rows) == 0) {
-		task.markStopped()
-		return err
-	}
-	for _, r := range rows {
-		if t := toTrial(r); len(t.calls) > 0 {
-			keep(t)
-		}
-	}
-	task.reportFinished(time.Since(began))
-	return err
 }
 
 // runScenarios runs the selected scenarios with the selected engine, and shows the progress in p. If ctx ends, it
@@ -152,7 +109,7 @@ func (o options) newJobs(p *progressDisplay) []job {
 		for i := range o.runs {
 			all = append(all, job{
 				scenario: &sc, strategies: o.selectStrategies(sc), seed: o.seed + uint64(i), size: o.size,
-				share: len(o.scenarios) * o.runs, progress: p, peers: o.peers,
+				share: len(o.scenarios) * o.runs, progress: p, peers: o.peers, transport: o.transport,
 			})
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
@@ -31,14 +30,6 @@ type scenario struct {
 	allowedStrategies []string       // besides strategies that name the scenario; nil: all
 	long              bool           // takes minutes; -scenario all and -quick leave it out
 	excludedFromAll   bool           // -scenario all leaves it out
-}
-
-// newLabScenarios converts the scenarios of a lab, and puts prefix before each description.
-func newLabScenarios(prefix string, all []lab.Scenario) (scenarios []scenario) {
-	for _, s := range all {
-		scenarios = append(scenarios, scenario{name: s.Name, description: prefix + s.Description})
-	}
-	return scenarios
 }
 
 func scenarioNames(all []scenario) (names []string) {

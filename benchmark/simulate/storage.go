@@ -1,17 +1,14 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"slices"
 
-	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 func init() {
 	registerHelperProcess(storelab.FakeTimeRun.Serve)
-	registerEngine(70, func() engine { return storageEngine{} })
+	registerEngine(70, storageEngine)
 	registerMetrics(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
 		strategy{
@@ -38,48 +35,26 @@ const (
 // written from their documentation; go -C integration run ./ranges/bench has the real ones.
 //
 // The first request for a range meets the same faults in all strategies.
-type storageEngine struct{}
-
-func (storageEngine) spec() engineSpec {
-	return engineSpec{
+var storageEngine = labEngine[storelab.Row]{
+	engineSpec: engineSpec{
 		name: "storage", description: "reads ranges of an object from a simulated store that stalls, in fake time",
-		scenarios: storageScenarios, refusal: "not a reader of ranges",
-	}
-}
-
-func (storageEngine) supports(_ scenario, s strategy) bool {
-	return slices.Contains(storelab.Contenders, s.name)
+		scenarios: newLabScenarios("", storelab.Scenarios, func(sc *scenario) {
+			if sc.name == "storage-slow" {
+				sc.parts = divideByIndex("slow", storelab.IsSlowRead)
+			}
+		}),
+		refusal: "not a reader of ranges",
+	},
+	contenders: func(string) []string { return storelab.Contenders },
+	how:        "all in fake time", run: storelab.FakeTimeRun.Run,
+	calls:     func(j job) int { return j.requestCount(storelab.DefaultReads, quickReads) },
+	fixedRate: fmt.Sprintf("storage keeps %d reads in flight instead", storelab.ConcurrentReads),
+	complete: func(_ job, t *trial, r storelab.Row) {
+		t.engineFigures = func(_ string, calls []int) map[string]float64 { return excessBytesPercent(r.Traffic, calls) }
+	},
 }
 
 const quickReads = 2000
-
-// storageScenarios has the scenarios of package storelab, for the engine storage.
-var storageScenarios = func() []scenario {
-	var all []scenario
-	for _, s := range storelab.Scenarios {
-		sc := scenario{name: s.Name, description: s.Description}
-		if s.Name == "storage-slow" {
-			slow := func(c latency.Call) bool { return storelab.IsSlowRead(c.Index) }
-			sc.parts = []scenarioPart{{name: "slow", contains: slow}, {name: "others", contains: func(c latency.Call) bool { return !slow(c) }}}
-		}
-		all = append(all, sc)
-	}
-	return all
-}()
-
-func (storageEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
-	if j.size.rps > 0 {
-		return fmt.Errorf("-rps %v: storage keeps %d reads in flight instead", j.size.rps, storelab.ConcurrentReads)
-	}
-	reads := j.requestCount(storelab.DefaultReads, quickReads)
-	return runLab(ctx, j, "all in fake time", reads*len(j.strategies), keep, func(func(int)) ([]storelab.Row, error) {
-		return storelab.FakeTimeRun.Run(ctx, storelab.Config{Scenario: j.scenario.name, Contenders: j.strategies, Reads: reads, Seed: j.seed})
-	}, func(r storelab.Row) trial {
-		t := j.newTrial("storage", r.Contender, r.Calls)
-		t.engineFigures = func(_ string, calls []int) map[string]float64 { return excessBytesPercent(r.Traffic, calls) }
-		return t
-	})
-}
 
 // excessBytesPercent returns by how many percent the bytes that reads requested (key askedTwice) and received
 // (sentTwice) exceed the bytes that were read. reads are indexes in traffic, which has the bytes of every read of a

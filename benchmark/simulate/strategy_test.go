@@ -14,7 +14,7 @@ func TestEveryStrategyHasAPlaceAndAnEngine(t *testing.T) {
 		ranks[s.rank], names[s.name] = s.name, true
 		assert.NotEmpty(t, s.description, s.name)
 		offered := false
-		for _, e := range newEngines() {
+		for _, e := range engines() {
 			for _, sc := range e.spec().scenarios {
 				offered = offered || e.supports(sc, s)
 			}

@@ -18,7 +18,7 @@ import (
 // own, so models stand for them.
 type virtualEngine struct{}
 
-func init() { registerEngine(5, func() engine { return virtualEngine{} }) }
+func init() { registerEngine(5, virtualEngine{}) }
 
 func (virtualEngine) spec() engineSpec {
 	return engineSpec{

@@ -27,16 +27,8 @@ import (
 const (
 	ReadSize        = 1 << 20 // bytes of a read
 	ConcurrentReads = 16      // concurrent reads of a contender
-	DefaultReads    = 10_000  // of a contender, unless Config has a number
+	DefaultReads    = 10_000  // of a contender, unless the config has a number
 )
-
-// Config selects the scenario, the contenders and the number of reads that Run measures.
-type Config struct {
-	Scenario   string   // the name of one of Scenarios
-	Contenders []string // names from Contenders; empty: all
-	Reads      int      // of each contender; 0: DefaultReads
-	Seed       uint64
-}
 
 // A Row is the result of one contender. Its calls are reads, in the order of their ranges. The hedges of a call are its
 // requests beyond the first. The winner of a call is 1 if the last byte came by a request that replaced another, else
@@ -56,35 +48,30 @@ type Traffic struct {
 // Run lets the selected contenders read all ranges of the object, and returns a row for each. It runs in the time of
 // its caller: the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the results so far and
 // the error of ctx.
-func Run(ctx context.Context, conf Config) ([]Row, error) {
-	sc, err := lab.FindByName("scenario", scenarios, conf.Scenario)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("storelab: %w", err)
-	case conf.Reads < 0:
-		return nil, fmt.Errorf("storelab: Reads is %d, want at least 0", conf.Reads)
-	case conf.Reads == 0:
-		conf.Reads = DefaultReads
+func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
+	sc, err := lab.FindScenario(&conf, scenarios, DefaultReads)
+	if err != nil {
+		return nil, err
 	}
-	return lab.MeasureAll(ctx, contenders, conf.Contenders, func(c lab.Contender[*objectStore, rangeReader]) (Row, error) {
-		return conf.measureContender(ctx, sc, c)
+	return lab.MeasureAll(ctx, conf, contenders, func(c lab.Contender[*objectStore, rangeReader]) (Row, error) {
+		return measureContender(ctx, conf, sc, c)
 	})
 }
 
 // FakeTimeRun runs Run in fake time, in a helper process.
-var FakeTimeRun = bubble.Func[Config, []Row]{Name: "storelab", Call: Run}
+var FakeTimeRun = bubble.Func[lab.Config, []Row]{Name: "storelab", Call: Run}
 
-func (conf Config) measureContender(ctx context.Context, sc scenario, c lab.Contender[*objectStore, rangeReader]) (Row, error) {
-	s := newObjectStore(sc, conf.Seed, conf.Reads)
+func measureContender(ctx context.Context, conf lab.Config, sc scenario, c lab.Contender[*objectStore, rangeReader]) (Row, error) {
+	s := newObjectStore(sc, conf.Seed, conf.Calls)
 	read, err := c.Start(s)
 	if err != nil {
 		return Row{}, err
 	}
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	calls, start := make([]latency.Call, conf.Reads), time.Now()
+	calls, start := make([]latency.Call, conf.Calls), time.Now()
 	buffers := sync.Pool{New: func() any { return new([ReadSize]byte) }}
-	lab.Load{Workers: ConcurrentReads}.Send(reading, conf.Reads, func(i int) {
+	lab.Load{Workers: ConcurrentReads}.Send(reading, conf.Calls, func(i int) {
 		p := buffers.Get().(*[ReadSize]byte)
 		defer buffers.Put(p)
 		if err := readRange(reading, read, p[:], int64(i), &calls[i], start); err != nil {

@@ -7,9 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/forward"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // MaxTCPConns is the limit of the TCP connections of clients to a forwarder, and tcpIdleSeconds the time that such a
@@ -22,7 +24,7 @@ const (
 // A ForwarderConfig configures a caching DNS forwarder that listens at ListenAddress.
 type ForwarderConfig struct {
 	Peers           Peers
-	Dir             string   // for its files
+	Dir             string   // for its files; Start makes it
 	Upstreams       []string // IP addresses of the servers that it queries
 	Transport       string   // to these servers: udp, tls or https
 	ServerName      string   // in the certificate of the servers
@@ -72,6 +74,20 @@ func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 			f.formatUpstreams("[[zones.stores.name_servers]]\nip = \"%s\"\nconnections = [{ port = %d, protocol = { type = \"udp\" } }]\ntrust_negative_responses = true\n", ""))
 	}
 	return nil, fmt.Errorf("no forwarder %q", name)
+}
+
+// Start runs a forwarder on a host, as the function of that name does, and makes the directory Dir for its files.
+func (f ForwarderConfig) Start(host *netsim.Host, name string, timeout time.Duration) (_ *Client, _ *os.Process, stop func(), err error) {
+	stop = func() {}
+	if err := os.Mkdir(f.Dir, 0o755); err != nil {
+		return nil, nil, stop, err
+	}
+	cmd, err := f.Command(name)
+	if err != nil {
+		return nil, nil, stop, err
+	}
+	c, stop, err := Start(host, cmd, timeout)
+	return c, cmd.Process, stop, err
 }
 
 // formatUpstreams returns the upstream servers as text. format formats the address and the port of each.

@@ -1,14 +1,12 @@
 // Package lab has the parts that all labs of this benchmark share. A lab is a package that compares contenders in
-// scenarios: dnslab, faultlab, reclab, endpointlab and storelab.
+// scenarios: dnslab, faultlab, cachelab, reclab, endpointlab and storelab.
 //
-// A lab lists its [Contender] values and its scenarios, which embed [Scenario]. [FindByName] and [SelectByName] return
-// the contenders and scenarios that a user selects. The lab starts each contender, makes calls by a [Load], collects the
-// calls with a [Recorder], and reports a [Row] for each contender. A lab with further figures embeds Row in its own type.
+// A lab lists its [Contender] values and its scenarios, which embed [Scenario]. A [Config] selects some of them. The lab
+// starts each contender, makes calls by a [Load], collects the calls with a [Recorder], and reports a [Row] for each
+// contender. A lab with further figures embeds Row in its own type.
 package lab
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,29 +79,6 @@ func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, erro
 	return selected, nil
 }
 
-// MeasureAll calls measure for the named contenders at the same time. If ctx ends, it returns the results so far and
-// the error of ctx.
-func MeasureAll[E, C, R any](ctx context.Context, all []Contender[E, C], names []string, measure func(Contender[E, C]) (R, error)) ([]R, error) {
-	selected, err := SelectByName("contender", all, names)
-	if err != nil {
-		return nil, err
-	}
-	rows, errs := make([]R, len(selected)), make([]error, len(selected))
-	var running sync.WaitGroup
-	for i, c := range selected {
-		running.Go(func() {
-			if rows[i], errs[i] = measure(c); errs[i] != nil {
-				errs[i] = fmt.Errorf("%s: %w", c.Name, errs[i])
-			}
-		})
-	}
-	running.Wait()
-	if ctx.Err() != nil {
-		return rows, ctx.Err()
-	}
-	return rows, errors.Join(errs...)
-}
-
 // A Row is the result of one contender in one run of a scenario. Figures that a lab does not measure are 0.
 type Row struct {
 	Contender string
@@ -121,27 +96,10 @@ type Row struct {
 	CPU         time.Duration // of the contender, for all calls; 0: unknown
 }
 
+// CommonRow returns the figures that all labs have, also from a type that embeds Row.
+func (r Row) CommonRow() Row { return r }
+
 func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
-
-// A Reporter has the functions by which a lab reports during a run. Both may be nil.
-type Reporter struct {
-	Progress func(int)           // called with the number of further calls that are done, of all contenders
-	Skipped  func(reason string) // called for each contender that cannot run here
-}
-
-// AddProgress reports that n further calls are done.
-func (r Reporter) AddProgress(n int) {
-	if r.Progress != nil {
-		r.Progress(n)
-	}
-}
-
-// SkipContender reports that a contender cannot run here, for the reason err.
-func (r Reporter) SkipContender(err error) {
-	if r.Skipped != nil {
-		r.Skipped(err.Error())
-	}
-}
 
 // A Recorder collects the calls of one contender. It is safe for concurrent use.
 type Recorder struct {

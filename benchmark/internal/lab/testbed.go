@@ -1,0 +1,57 @@
+package lab
+
+import (
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/gohedge/hedge/internal/netsim"
+)
+
+// A Testbed owns the resources of a run: a simulated network, a directory for files, and those for which AtClose has
+// registered a function. The zero value has no network and no directory.
+type Testbed struct {
+	Net *netsim.Network
+	Dir string
+
+	mu      sync.Mutex // guards closers
+	closers []func()
+}
+
+// NewTestbed returns a testbed with a network of the given hosts: in memory if the config says so, and otherwise with
+// kernel sockets, which need root on Linux, see netsim.ErrUnsupported. The caller must close it, also after an error.
+func NewTestbed(c Config, hosts ...string) (t *Testbed, err error) {
+	newNetwork := netsim.NewKernel
+	if c.Memory {
+		newNetwork = netsim.NewMemory
+	}
+	t = new(Testbed)
+	if t.Net, err = newNetwork(c.Seed, hosts...); err != nil {
+		return t, err
+	}
+	t.AtClose(func() { _ = t.Net.Close() })
+	return t, t.MakeDir()
+}
+
+// MakeDir makes the directory Dir, which Close removes.
+func (t *Testbed) MakeDir() (err error) {
+	if t.Dir, err = os.MkdirTemp("", "lab"); err != nil {
+		return err
+	}
+	t.AtClose(func() { _ = os.RemoveAll(t.Dir) })
+	return os.Chmod(t.Dir, 0o755) // some programs drop their privileges
+}
+
+// AtClose registers a function that releases a resource. It may be called from several goroutines.
+func (t *Testbed) AtClose(release func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closers = append(t.closers, release)
+}
+
+// Close calls the functions that AtClose has registered, the last one first.
+func (t *Testbed) Close() {
+	for _, release := range slices.Backward(t.closers) {
+		release()
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/lab"
+	"github.com/gohedge/hedge/benchmark/internal/latency"
+)
+
+// A labEngine is an engine whose strategies are the contenders of a lab, a package that compares contenders. R is the
+// type of the lab's results.
+type labEngine[R interface{ CommonRow() lab.Row }] struct {
+	engineSpec
+	contenders func(scenario string) []string // that can run in the scenario
+	how        string                         // the contenders run, for the progress: at once or in turn
+	calls      func(job) int                  // of each contender
+	fixedRate  string                         // the reason for which -rps is an error; empty: it is none
+	run        func(context.Context, lab.Config) ([]R, error)
+
+	// complete sets the figures of a trial that only this lab has; nil: it has none.
+	complete func(job, *trial, R)
+}
+
+func (e labEngine[R]) spec() engineSpec { return e.engineSpec }
+
+func (e labEngine[R]) supports(sc scenario, s strategy) bool {
+	return slices.Contains(e.contenders(sc.name), s.name)
+}
+
+func (e labEngine[R]) runJob(ctx context.Context, j job, keep func(trial)) error {
+	if e.fixedRate != "" && j.size.rps > 0 {
+		return fmt.Errorf("-rps %v: %s", j.size.rps, e.fixedRate)
+	}
+	conf := lab.Config{
+		Scenario: j.scenario.name, Contenders: j.strategies, Calls: e.calls(j), Rate: j.size.rps, Seed: j.seed, Transport: j.transport, Peers: j.peers,
+	}
+	task := j.progress.addTask(j.scenario.name, e.how, conf.Calls*len(conf.Contenders))
+	var done atomic.Int64
+	conf.Progress = func(n int) { task.setDone(int(done.Add(int64(n)))) }
+	conf.Skipped = func(reason string) { j.progress.printLine("left out: %s", reason) }
+	began := time.Now()
+	defer j.timers.startMeasuring()()
+	rows, err := e.run(ctx, conf)
+	if err != nil && (ctx.Err() == nil || len(rows) == 0) {
+		task.markStopped()
+		return err
+	}
+	for _, r := range rows {
+		if t := j.newLabTrial(e.name, r.CommonRow()); len(t.calls) > 0 {
+			if e.complete != nil {
+				e.complete(j, &t, r)
+			}
+			keep(t)
+		}
+	}
+	task.reportFinished(time.Since(began))
+	return err
+}
+
+// newLabTrial returns a trial of the job with the figures that all labs have.
+func (j job) newLabTrial(engine string, r lab.Row) trial {
+	t := j.newTrial(engine, r.Contender, r.Calls)
+	t.refused, t.failures = int(r.Denied), r.Failures
+	if r.Sent > 0 {
+		sent := roundToFourDecimals(r.SentPerCall())
+		t.sent, t.cost = &sent, &hedgeCost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
+	}
+	if r.CPU > 0 {
+		each := roundToFourDecimals(float64(r.CPU.Microseconds()) / float64(r.Asked))
+		t.cpu = &each
+	}
+	return t
+}
+
+// newLabScenarios converts the scenarios of a lab. It puts prefix before each description, and passes each scenario to
+// the functions in changes.
+func newLabScenarios(prefix string, all []lab.Scenario, changes ...func(*scenario)) (scenarios []scenario) {
+	for _, s := range all {
+		sc := scenario{name: s.Name, description: prefix + s.Description}
+		for _, change := range changes {
+			change(&sc)
+		}
+		scenarios = append(scenarios, sc)
+	}
+	return scenarios
+}
+
+// divideByIndex returns two parts: the calls with an index for which contains returns true, and the others.
+func divideByIndex(name string, contains func(index int32) bool) []scenarioPart {
+	return []scenarioPart{
+		{name: name, contains: func(c latency.Call) bool { return contains(c.Index) }},
+		{name: "others", contains: func(c latency.Call) bool { return !contains(c.Index) }},
+	}
+}
