@@ -210,3 +210,19 @@ func (c *loadedConn) Close() error {
 	c.once.Do(func() { c.o.open.Add(-1) })
 	return c.Conn.Close()
 }
+
+// A server permits one stream for each connection, and becomes slow. The Client then finds out by a question of its own
+// whether a silent connection is dead, and has no stream for that question.
+func TestClientOpensHTTPSConnectionsWhileServerIsSlow(t *testing.T) {
+	bubble(t, func(l *lab) {
+		slow := time.Now().Add(time.Second)
+		openHTTPS(l, &dnstest.Server{Handler: switchable(slow, good, after(time.Second, good)), Streams: 1}, "a")
+		c := l.client(off(), l.up("https", "a"))
+		for i := range 8 {
+			l.must(c, fmt.Sprintf("known%d.example.", i))
+		}
+		time.Sleep(time.Until(slow))
+		assert.Zero(t, l.askEvery(c, 7*ms, 30))
+		assert.LessOrEqual(t, time.Since(slow), 4*time.Second)
+	})
+}

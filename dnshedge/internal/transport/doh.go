@@ -330,10 +330,11 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	probe, start := isProbeQuestion(q), time.Now()
 	number, alone := h.beginRequest(probe)
 	a, setup, err := d.roundTrip(ctx, h, q, sent)
-	if err != nil && sent.writtenAt.Load() == 0 && !errors.Is(err, errNoStream) {
+	lacksStream := errors.Is(err, errNoStream)
+	if err != nil && sent.writtenAt.Load() == 0 && !lacksStream {
 		d.forgetAddress() // the handshake may have failed
 	}
-	if h.pool != nil && errors.Is(err, errNoStream) && !h.pool.lowerCapacity(h) {
+	if h.pool != nil && lacksStream && !h.pool.lowerCapacity(h) {
 		if q == wire.RootServers {
 			err = localerror.ErrBusy
 		} else { // A probe has the last stream, or the server has sent GOAWAY. The next request uses another connection.
@@ -346,7 +347,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	if isStreamReset(err) && q.IsStandard() {
 		return a, setup, &connectionError{error: &closedByServerError{err}, sent: true}
 	}
-	if unwanted := err != nil && !errors.Is(err, errNoStream) && !errors.As(err, &status) && h.pool != nil && h.pool.recordFailure(h, ctx.Err() != nil); !ended {
+	if unwanted := err != nil && !lacksStream && !errors.As(err, &status) && h.pool != nil && h.pool.recordFailure(h, ctx.Err() != nil); !ended {
 		if unwanted {
 			err = &connectionError{error: err, sent: sent.writtenAt.Load() != 0}
 		}
