@@ -35,11 +35,24 @@ lint:
 test: # also vets all packages
 	go test -vet=all -race -short -shuffle=on -timeout 20m $$(go list ./... | grep -v /test/repo) # newcomer runs all without the race detector
 	go test -vet=all -short ./test/repo
-	go -C benchmark test -vet=all -race -short -shuffle=on ./...
-	go -C benchmark test -shuffle=on ./... # simulations, which the race detector makes ten times slower
-	@for d in $(filter-out benchmark integration%,$(NESTED)); do (cd $$d && go test -vet=all -race -shuffle=on ./...) || exit 1; done
-	go -C integration test -vet=all -shuffle=on ./... # the race detector would build all clients of others once more
+	$(MAKE) -j 2 test-recipes test-nested test-benchmark test-simulations # two at a time, because compilers and waiting tests fill each other's gaps
+
+.PHONY: test-recipes
+test-recipes: # the race detector would build all clients of others once more; resolvers waits longest, and is built first
+	go -C integration test -vet=all -shuffle=on ./resolvers ./...
 	go -C integration/coredns test -vet=all -shuffle=on ./...
+
+.PHONY: test-nested
+test-nested:
+	@for d in $(filter-out benchmark integration%,$(NESTED)); do (cd $$d && go test -vet=all -race -shuffle=on ./...) || exit 1; done
+
+.PHONY: test-benchmark
+test-benchmark:
+	go -C benchmark test -vet=all -race -short -shuffle=on ./...
+
+.PHONY: test-simulations
+test-simulations: # the race detector makes simulations ten times slower; simulate computes longest, and is built first
+	go -C benchmark test -shuffle=on ./simulate ./reclab ./...
 
 .PHONY: test-nogrpc
 test-nogrpc: # without gRPC, for whatever is not about it
