@@ -57,55 +57,14 @@ func SupportsTransport(contender, transport string) bool {
 	return slices.Contains(Contenders, contender)
 }
 
-// A client is a running contender.
+// A client is a running contender on a host of its own.
 type client struct {
 	*testbed
-	name     string
-	lookup   lookupFunc
-	counter  *countingDialer
-	complete func(r *lab.Row) // with figures that the counter does not have; may be nil
-	calls    lab.Recorder
-}
-
-// A countingDialer opens the connections of a DNS client. It counts TCP connections and UDP queries.
-type countingDialer struct {
-	dnshedge.Dialer
-	queries, connections atomic.Int64
-}
-
-func (d *countingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	c, err := d.Dialer.DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	if strings.HasPrefix(network, "tcp") {
-		d.connections.Add(1)
-		return c, nil
-	}
-	return &countingConn{c, d}, nil
-}
-
-// A countingConn is a UDP connection that counts the queries written to it. It implements net.PacketConn, by which Go's
-// resolver and miekg's client recognize a UDP socket.
-type countingConn struct {
-	net.Conn
-	*countingDialer
-}
-
-var _ net.PacketConn = (*countingConn)(nil)
-
-func (c *countingConn) Write(b []byte) (int, error) {
-	c.queries.Add(1)
-	return c.Conn.Write(b)
-}
-
-func (c *countingConn) ReadFrom(b []byte) (int, net.Addr, error) {
-	return c.Conn.(net.PacketConn).ReadFrom(b)
-}
-
-func (c *countingConn) WriteTo(b []byte, to net.Addr) (int, error) {
-	c.queries.Add(1)
-	return c.Conn.(net.PacketConn).WriteTo(b, to)
+	name       string
+	lookup     lookupFunc
+	sentBefore int64            // queries before the first lookup
+	complete   func(r *lab.Row) // sets further figures; nil: there are none
+	calls      lab.Recorder
 }
 
 // lookupName returns the n-th name, which contains that of the contender, so that servers can count its queries.
@@ -129,11 +88,20 @@ func (c *client) measureLookup(ctx context.Context, start time.Time, n int) {
 
 func (c *client) newRow() lab.Row {
 	calls := c.calls.SortedCalls()
-	r := lab.Row{Contender: c.name, Calls: calls, Asked: len(calls), Sent: c.counter.queries.Load(), Connections: c.counter.connections.Load()}
+	r := lab.Row{Contender: c.name, Calls: calls, Asked: len(calls), Sent: c.countSentQueries() - c.sentBefore}
 	if c.complete != nil {
 		c.complete(&r)
 	}
 	return r
+}
+
+// countSentQueries returns the number of queries that the contender has sent over UDP, or over TLS and HTTPS, where none
+// is lost, the number that the servers have received.
+func (c *client) countSentQueries() int64 {
+	if c.conf.Transport != "udp" {
+		return c.received[c.name].Load()
+	}
+	return c.Net.Link(c.name, "a").Counters().UDP + c.Net.Link(c.name, "b").Counters().UDP
 }
 
 // upstreams returns the IP addresses of the servers: both if the first may be dead or under load, and else the first.
@@ -155,8 +123,9 @@ func (l *testbed) startClients() ([]*client, error) {
 		l.conf.Contenders = slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool { return !SupportsTransport(name, l.conf.Transport) })
 	}
 	return lab.StartAll(l.conf, contenders, func(s contender) (c *client, err error) {
-		c = &client{testbed: l, name: s.Name, counter: &countingDialer{Dialer: l.Net.Host("client")}}
+		c = &client{testbed: l, name: s.Name}
 		c.lookup, err = s.Start(c)
+		c.sentBefore = c.countSentQueries()
 		return c, err
 	})
 }
@@ -182,7 +151,7 @@ func newQuery(name string) *dns.Msg {
 func newHedgingStarter(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 	return func(c *client) (lookupFunc, error) {
 		_, trusting := dnstest.Certificate()
-		hedging := &dnshedge.Client{Hedge: h, Dialer: c.counter, TLSConfig: trusting}
+		hedging := &dnshedge.Client{Hedge: h, Dialer: c.Net.Host(c.name), TLSConfig: trusting}
 		for _, address := range c.upstreams() {
 			s := c.conf.Transport + "://" + address
 			if c.conf.Transport != "udp" {
@@ -197,7 +166,7 @@ func newHedgingStarter(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 		c.AtClose(func() { _ = hedging.Close() })
 		c.complete = func(r *lab.Row) {
 			s := hedging.Stats()
-			r.Sent, r.Hedges, r.Wins, r.Denied = s.Wire, s.Hedges, s.HedgeWins, s.Denied
+			r.Hedges, r.Wins, r.Denied = s.Hedges, s.HedgeWins, s.Denied
 		}
 		return func(ctx context.Context, name string) error {
 			r, _, err := hedging.ExchangeContext(ctx, newQuery(name), "")
@@ -213,7 +182,7 @@ func (c *client) startMiekg() (lookupFunc, error) {
 	return func(ctx context.Context, name string) (err error) {
 		for _, address := range upstreams {
 			var conn net.Conn
-			if conn, err = c.counter.DialContext(ctx, "udp", net.JoinHostPort(address, "53")); err != nil {
+			if conn, err = c.Net.Host(c.name).DialContext(ctx, "udp", net.JoinHostPort(address, "53")); err != nil {
 				return err
 			}
 			var r *dns.Msg
@@ -236,7 +205,7 @@ func (c *client) startNetResolver() (lookupFunc, error) {
 	upstreams := c.upstreams()
 	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		n := ctx.Value(attemptCountKey{}).(*atomic.Int64).Add(1) - 1
-		return c.counter.DialContext(ctx, network, net.JoinHostPort(upstreams[int(n)%len(upstreams)], "53"))
+		return c.Net.Host(c.name).DialContext(ctx, network, net.JoinHostPort(upstreams[int(n)%len(upstreams)], "53"))
 	}}
 	return func(ctx context.Context, name string) error {
 		ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptCountKey{}, new(atomic.Int64)), lookupTimeout)

@@ -77,8 +77,7 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 
 // newTestbed returns a testbed, which the caller must close, also after an error.
 func newTestbed(conf lab.Config, sc scenario) (*testbed, error) {
-	clientHosts := append([]string{"client"}, forwarders...)
-	bed, err := lab.NewTestbed(conf, append([]string{"a", "b"}, clientHosts...)...)
+	bed, err := lab.NewTestbed(conf, append([]string{"a", "b"}, Contenders...)...)
 	l := &testbed{Testbed: bed, conf: conf, received: make(map[string]*atomic.Int64)}
 	if err != nil {
 		return l, err
@@ -87,7 +86,7 @@ func newTestbed(conf lab.Config, sc scenario) (*testbed, error) {
 		l.received[name] = new(atomic.Int64)
 	}
 	for i, host := range []string{"a", "b"} {
-		for _, from := range clientHosts {
+		for _, from := range Contenders {
 			l.Net.Link(from, host).Set(sc.links[i].to)
 			l.Net.Link(host, from).Set(sc.links[i].from)
 		}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
-	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
 
@@ -38,18 +37,7 @@ func (c *client) startForwarder() (lookupFunc, error) {
 			return nil, err
 		}
 	}
-	before := c.countSentQueries()
-	c.complete = func(r *lab.Row) { r.Sent = c.countSentQueries() - before }
 	return lookup, nil
-}
-
-// countSentQueries returns the number of queries that the forwarder has sent, or over TLS and HTTPS, where none is
-// lost, the number that the servers have received.
-func (c *client) countSentQueries() int64 {
-	if c.conf.Transport != "udp" {
-		return c.received[c.name].Load()
-	}
-	return c.Net.Link(c.name, "a").Counters().UDP + c.Net.Link(c.name, "b").Counters().UDP
 }
 
 // waitUntilReady calls lookup until the answer is right, for at most 10 seconds.

@@ -41,9 +41,5 @@ func newDNSEngine(transport string) engine {
 		},
 		how: "all in turn", run: dnslab.Run,
 		calls: func(j job) int { return j.requestCount(dnslab.DefaultLookups, quickLookups) },
-		complete: func(_ job, t *trial, r lab.Row) {
-			conns := int(r.Connections)
-			t.conns = &conns
-		},
 	}
 }

@@ -86,14 +86,13 @@ type Row struct {
 	// Calls without those that the end of the run cut off. A failed call has the winner -1, unless it is one of Failures.
 	Calls []latency.Call
 
-	Asked       int           // calls sent, including those that Calls leaves out
-	Failures    int           // failed calls that Calls holds as answered, with the time that their callers waited
-	Sent        int64         // queries or requests on the network
-	Connections int64         // streams opened
-	Hedges      int64         // of contenders that report them
-	Wins        int64         // calls answered by a hedge
-	Denied      int64         // hedges that were due and not allowed
-	CPU         time.Duration // of the contender, for all calls; 0: unknown
+	Asked    int           // calls sent, including those that Calls leaves out
+	Failures int           // failed calls that Calls holds as answered, with the time that their callers waited
+	Sent     int64         // queries or requests on the network
+	Hedges   int64         // of contenders that report them
+	Wins     int64         // calls answered by a hedge
+	Denied   int64         // hedges that were due and not allowed
+	CPU      time.Duration // of the contender, for all calls; 0: unknown
 }
 
 // CommonRow returns the figures that all labs have, also from a type that embeds Row.
