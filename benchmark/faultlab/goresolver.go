@@ -3,12 +3,9 @@ package faultlab
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +13,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 )
 
 // startGoResolver starts Go's own resolver. It runs in a helper process that mounts the lab's resolv.conf over
@@ -24,10 +22,11 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	if r.conf.Memory {
 		return r.startGoResolverInProcess(), nil
 	}
-	cmd, err := newHelperCommand(resolverEnv + "=" + r.resolvConfPath())
+	cmd, err := goResolverProcess.Command(context.Background(), r.resolvConfPath(), "GODEBUG=", "LOCALDOMAIN=", "RES_OPTIONS=")
 	if err != nil {
 		return nil, err
 	}
+	cmd.Stderr = os.Stderr
 	unshareMounts(cmd)
 	return r.startResolverProcess(cmd, func(q query) query {
 		if q.qtype == dns.TypeHTTPS {
@@ -109,21 +108,13 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 	}
 }
 
-// resolverEnv is the variable of a helper process with the file that replaces /etc/resolv.conf.
-const resolverEnv = "FAULTLAB_RESOLV_CONF"
+var goResolverProcess = helper.Process[string]{Name: "faultlab", Call: serveGoResolver}
 
 // ServeGoResolver answers queries by Go's resolver if Run has started this process as a helper, and does not return
 // then. In any other process it returns at once. A program that calls Run must call ServeGoResolver first.
-func ServeGoResolver() {
-	file := os.Getenv(resolverEnv)
-	if file == "" {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "faultlab:", serveGoResolver(file))
-	os.Exit(1)
-}
+func ServeGoResolver() { goResolverProcess.Serve() }
 
-// serveGoResolver answers DNS queries over UDP by Go's resolver, until the parent process ends. It also listens on TCP,
+// serveGoResolver answers DNS queries over UDP by Go's resolver, with the resolv.conf in file, until the parent process ends. It also listens on TCP,
 // to show that it is ready.
 func serveGoResolver(file string) error {
 	if err := mountResolvConf(file); err != nil {
@@ -157,21 +148,4 @@ func serveGoResolver(file string) error {
 		}
 		_ = w.WriteMsg(m)
 	}))
-}
-
-// newHelperCommand returns a command that runs this program again, without variables that change Go's resolver.
-func newHelperCommand(variable string) (*exec.Cmd, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "GODEBUG=") && !strings.HasPrefix(v, "LOCALDOMAIN=") && !strings.HasPrefix(v, "RES_OPTIONS=") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(cmd.Env, variable)
-	cmd.Stderr = os.Stderr
-	return cmd, nil
 }

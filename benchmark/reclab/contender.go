@@ -64,7 +64,7 @@ func configureUnbound(module string) configureFunc {
 	}
 }
 
-// configureNamed returns the configureFunc of BIND. validation is a line of the configuration. hasAnchor says whether
+// configureNamed returns the configureFunc of BIND. validation is an option. hasAnchor says whether
 // BIND gets the root's key.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
@@ -77,21 +77,7 @@ func configureNamed(validation string, hasAnchor bool) configureFunc {
 			}
 			anchors = fmt.Sprintf("trust-anchors { . static-ds %s %s %s \"%s\"; };", f[4], f[5], f[6], strings.Join(f[7:], ""))
 		}
-		return peers.CommandWithConfig(dir, `options {
-  directory "`+dir+`";
-  listen-on port 5353 { 127.0.0.1; };
-  listen-on-v6 { none; };
-  allow-query { any; };
-  recursion yes;
-  `+validation+`
-  empty-zones-enable no;
-  pid-file none;
-  session-keyfile none;
-};
-`+anchors+`
-controls {};
-zone "." { type hint; file "hints"; };
-`, "named", "-4", "-g", "-n", "1", "-c")
+		return peers.NamedCommand(dir, 5353, validation, anchors+"\nzone \".\" { type hint; file \"hints\"; };")
 	}
 }
 

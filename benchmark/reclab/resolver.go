@@ -19,6 +19,7 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/dnssec"
@@ -78,7 +79,9 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 		if e.conf.Memory {
 			return startInProcess(e, s)
 		}
-		return startResolverProcess(e, func(dnsserver.Peers, string) (*exec.Cmd, error) { return newHelperCommand(s) }, true)
+		return startResolverProcess(e, func(dnsserver.Peers, string) (*exec.Cmd, error) {
+			return libraryProcess.Command(context.Background(), s, "GOMAXPROCS=1")
+		}, true)
 	}
 }
 
@@ -91,9 +94,6 @@ func newProgramStarter(configure configureFunc) func(environment) (*resolver, er
 		return startResolverProcess(e, configure, false)
 	}
 }
-
-// resolverEnv is the variable with the settings of this library's resolver, in JSON.
-const resolverEnv = "RECLAB_RESOLVER"
 
 // The librarySettings configure this library's resolver.
 type librarySettings struct {
@@ -115,27 +115,14 @@ func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshe
 	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
 }
 
+var libraryProcess = helper.Process[librarySettings]{Name: "reclab", Call: librarySettings.serve}
+
 // ServeResolver runs the recursive resolver of this library if Run has started this process as a helper, and then
 // exits. In any other process it returns at once. A program that calls Run must call ServeResolver first.
-func ServeResolver() {
-	text := os.Getenv(resolverEnv)
-	if text == "" {
-		return
-	}
-	if err := serveLibrary(text); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+func ServeResolver() { libraryProcess.Serve() }
 
-// serveLibrary answers DNS queries until standard input ends, and then writes the resolver's statistics. text has the
-// librarySettings in JSON.
-func serveLibrary(text string) error {
-	var s librarySettings
-	if err := json.Unmarshal([]byte(text), &s); err != nil {
-		return err
-	}
+// serve answers DNS queries until standard input ends, and then writes the resolver's statistics.
+func (s librarySettings) serve() error {
 	client, r := s.newClient(nil, nil)
 	pc, err := net.ListenPacket("udp4", listenAddress)
 	if err != nil {
@@ -201,9 +188,7 @@ func startResolverProcess(e environment, configure configureFunc, isLibrary bool
 		used, _ := cputime.RunningThreads(cmd.Process.Pid)
 		return used
 	}
-	client := newNamespaceClient(space)
-	r.exchange = client.Exchange
-	e.bed.AtClose(client.Close)
+	r.exchange = newNamespaceClient(space).Exchange
 	if err := r.waitUntilReady(e.ctx); err != nil {
 		return nil, fmt.Errorf("%w; its output: %s", err, output.String())
 	}
@@ -258,21 +243,6 @@ func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 		})
 		return conn, err
 	}}
-}
-
-// newHelperCommand returns a command that runs this program again as this library's resolver, with one thread.
-func newHelperCommand(s librarySettings) (*exec.Cmd, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), resolverEnv+"="+string(text), "GOMAXPROCS=1")
-	return cmd, nil
 }
 
 // waitUntilReady queries a missing name until the resolver answers, for at most 30 seconds. The resolver has then

@@ -10,7 +10,7 @@ import (
 const BareGo = "bare-go"
 
 // serveBareGo runs the server of BareGo at ListenAddress until an error occurs.
-func serveBareGo() error {
+func serveBareGo(forwarderSettings) error {
 	listener, err := net.Listen("tcp", ListenAddress)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/internal/netsim"
@@ -51,11 +52,7 @@ func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	case "forwarder":
 		return f.helperCommand()
 	case BareGo:
-		cmd, err := f.helperCommand()
-		if err == nil {
-			cmd.Env = append(cmd.Env, bareEnv+"=1")
-		}
-		return cmd, err
+		return bareProcess.Command(context.Background(), forwarderSettings{}, "GOMAXPROCS=1")
 	case "unbound":
 		return f.unboundCommand()
 	case "named":
@@ -121,27 +118,16 @@ func (f ForwarderConfig) unboundCommand() (*exec.Cmd, error) {
 }
 
 func (f ForwarderConfig) namedCommand() (*exec.Cmd, error) {
-	server, upstreams := "", f.formatUpstreams("%s port %d;", " ")
+	sections, upstreams := "", f.formatUpstreams("%s port %d;", " ")
 	if f.Transport == "tls" {
-		server, upstreams = fmt.Sprintf("tls upstream { ca-file %q; remote-hostname %q; };\n", f.CertificateFile, f.ServerName), f.formatUpstreams("%s port %d tls upstream;", " ")
+		sections, upstreams = fmt.Sprintf("tls upstream { ca-file %q; remote-hostname %q; };", f.CertificateFile, f.ServerName), f.formatUpstreams("%s port %d tls upstream;", " ")
 	}
-	return f.Peers.CommandWithConfig(f.Dir, fmt.Sprintf(`%soptions {
-  directory %q;
-  listen-on port 53 { 127.0.0.1; };
-  listen-on-v6 { none; };
-  recursion yes;
-  dnssec-validation no;
-  empty-zones-enable no;
-  pid-file none;
-  session-keyfile none;
+	return f.Peers.NamedCommand(f.Dir, 53, fmt.Sprintf(`dnssec-validation no;
   tcp-clients %d;
   tcp-listen-queue 128;
   tcp-idle-timeout %d00;
   forward only;
-  forwarders { %s };
-};
-controls {};
-`, server, f.Dir, MaxTCPConns, tcpIdleSeconds/10, upstreams), "named", "-4", "-g", "-n", "1", "-c")
+  forwarders { %s };`, MaxTCPConns, tcpIdleSeconds/10, upstreams), sections)
 }
 
 func (f ForwarderConfig) knotCommand() (*exec.Cmd, error) {
@@ -165,54 +151,42 @@ func (f ForwarderConfig) dnsdistCommand() (*exec.Cmd, error) {
 	return f.Peers.CommandWithConfig(f.Dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
 }
 
-// Environment variables of a helper process: the servers of this library's forwarder, separated by spaces; the
-// certificate file of a forwarder that serves DNS over TLS; and a variable that selects the server of BareGo.
-const (
-	upstreamsEnv   = "DNSSERVER_UPSTREAMS"
-	certificateEnv = "DNSSERVER_CERTIFICATE"
-	bareEnv        = "DNSSERVER_BARE"
+// The forwarderSettings configure this library's forwarder.
+type forwarderSettings struct {
+	Upstreams       []string // in the format of dnshedge.ParseUpstream
+	CertificateFile string   // of a forwarder that serves DNS over TLS; empty: it does not
+}
+
+// The helper processes of this package: this library's forwarder, and the server of BareGo.
+var (
+	forwarderProcess = helper.Process[forwarderSettings]{Name: "forwarder", Call: forwarderSettings.serve}
+	bareProcess      = helper.Process[forwarderSettings]{Name: BareGo, Call: serveBareGo}
 )
 
 // helperCommand returns a command that runs this program again as this library's forwarder, with one thread.
 func (f ForwarderConfig) helperCommand() (*exec.Cmd, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	upstream := "udp://%s:%d"
+	upstream, env := "udp://%s:%d", []string{"GOMAXPROCS=1"}
 	if f.Transport != "udp" {
-		upstream = f.Transport + "://%s:%d#" + f.ServerName
-		cmd.Env = append(cmd.Env, "SSL_CERT_FILE="+f.CertificateFile)
+		upstream, env = f.Transport+"://%s:%d#"+f.ServerName, append(env, "SSL_CERT_FILE="+f.CertificateFile)
 	}
-	cmd.Env = append(cmd.Env, upstreamsEnv+"="+f.formatUpstreams(upstream, " "))
+	settings := forwarderSettings{Upstreams: strings.Fields(f.formatUpstreams(upstream, " "))}
 	if f.ServesTLS {
-		cmd.Env = append(cmd.Env, certificateEnv+"="+f.CertificateFile)
+		settings.CertificateFile = f.CertificateFile
 	}
-	return cmd, nil
+	return forwarderProcess.Command(context.Background(), settings, env...)
 }
 
-// ServeForwarder runs the DNS forwarder of this library if ForwarderConfig.Command has described this process as a helper,
-// and does not return then. In any other process it returns at once. A program that starts forwarders must call
-// ServeForwarder first.
+// ServeForwarder runs a forwarder if ForwarderConfig.Command has described this process as a helper, and does not return
+// then. In any other process it returns at once. A program that starts forwarders must call ServeForwarder first.
 func ServeForwarder() {
-	upstreams := strings.Fields(os.Getenv(upstreamsEnv))
-	if len(upstreams) == 0 {
-		return
-	}
-	serve := func() error { return serveForwarder(upstreams) }
-	if os.Getenv(bareEnv) != "" {
-		serve = serveBareGo
-	}
-	fmt.Fprintln(os.Stderr, serve())
-	os.Exit(1)
+	forwarderProcess.Serve()
+	bareProcess.Serve()
 }
 
-// serveForwarder forwards DNS queries to upstreams, in the format of dnshedge.ParseUpstream.
-func serveForwarder(upstreams []string) error {
+// serve runs this library's forwarder.
+func (s forwarderSettings) serve() error {
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
-	for _, text := range upstreams {
+	for _, text := range s.Upstreams {
 		upstream, err := dnshedge.ParseUpstream(text)
 		if err != nil {
 			return err
@@ -222,8 +196,8 @@ func serveForwarder(upstreams []string) error {
 	limits := forward.DefaultLimits()
 	limits.Conns, limits.ConnsPerClient = MaxTCPConns, MaxTCPConns
 	conf := forward.Config{Client: client, Listen: []string{ListenAddress}, Limits: &limits}
-	if file := os.Getenv(certificateEnv); file != "" {
-		getCertificate, err := forward.CertificateFiles(file, file)
+	if s.CertificateFile != "" {
+		getCertificate, err := forward.CertificateFiles(s.CertificateFile, s.CertificateFile)
 		if err != nil {
 			return err
 		}

@@ -98,6 +98,24 @@ func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 `+sections, "unbound", "-d", "-c")
 }
 
+// NamedCommand returns the command of BIND, with one thread. options are further options, and sections are further parts of
+// the configuration.
+func (p Peers) NamedCommand(dir string, port int, options, sections string) (*exec.Cmd, error) {
+	return p.CommandWithConfig(dir, fmt.Sprintf(`options {
+  directory %q;
+  listen-on port %d { 127.0.0.1; };
+  listen-on-v6 { none; };
+  recursion yes;
+  empty-zones-enable no;
+  pid-file none;
+  session-keyfile none;
+  %s
+};
+controls {};
+%s
+`, dir, port, options, sections), "named", "-4", "-g", "-n", "1", "-c")
+}
+
 // PowerDNSCommand returns the command of PowerDNS Recursor, with one thread. settings are arguments, because the format
 // of a file depends on the version.
 func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {

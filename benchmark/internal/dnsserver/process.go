@@ -15,8 +15,8 @@ import (
 // ListenAddress is where Start expects the server on its host.
 const ListenAddress = "127.0.0.1:53"
 
-// Start runs a DNS server on a host, and waits until it accepts TCP connections at ListenAddress. stop ends the server
-// and its client, and must be called also after an error.
+// Start runs a DNS server on a host, and waits until it accepts TCP connections at ListenAddress. stop ends the server,
+// and must be called also after an error.
 func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, stop func(), err error) {
 	var output OutputTail
 	if cmd.Stderr == nil {
@@ -32,7 +32,6 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, 
 	stop = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		c.Close()
 	}
 	for range 200 {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
