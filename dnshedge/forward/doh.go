@@ -34,6 +34,7 @@ type dohHandler struct {
 }
 
 func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	announceClose(w, r)
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		http.Error(w, "no client", http.StatusBadRequest)
@@ -68,7 +69,7 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Cache-Control", fmt.Sprintf("max-age=%d", wire.HTTPMaxAge(response)))
-	announceClose(w, r)
+	announceClose(w, r)      // again, because the connection may have lost its slot meanwhile
 	_, _ = w.Write(response) // if this fails, the client is gone
 }
 

@@ -118,3 +118,34 @@ func TestDoHHandlerLimitsRequests(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusOK, request("192.0.2.1", "c.example."))
 }
+
+// Over HTTP/2, a connection without a slot ends only if a response says so.
+func TestDoHHandlerAnnouncesCloseInFailures(t *testing.T) {
+	c := new(dnshedge.Client)
+	defer c.Close()
+	evicted := new(limitedConn)
+	evicted.closesAfterResponse.Store(true)
+	status := func(d *dohHandler, method, target, from string) int {
+		r := httptest.NewRequestWithContext(context.WithValue(t.Context(), connContextKey{}, evicted), method, target, nil)
+		r.RemoteAddr = from
+		w := httptest.NewRecorder()
+		d.ServeHTTP(w, r)
+		assert.Equal(t, "close", w.Header().Get("Connection"), w.Code)
+		return w.Code
+	}
+	newHandler := func(maxRequests int, perSecond float64) *dohHandler {
+		requests := &clientLimiter{maxPerClient: maxRequests, byClient: make(map[netip.Addr]int)}
+		return &dohHandler{server: &dnshedge.Server{Client: c}, access: &accessControl{perSecond: perSecond}, requests: requests}
+	}
+	const from = "192.0.2.1:1000"
+	d := newHandler(1, 0)
+	assert.Equal(t, http.StatusBadRequest, status(d, http.MethodGet, dohPath, ""))
+	assert.Equal(t, http.StatusNotFound, status(d, http.MethodGet, "/", from))
+	assert.Equal(t, http.StatusBadRequest, status(d, http.MethodGet, dohPath, from))
+	assert.Equal(t, http.StatusBadRequest, status(d, http.MethodGet, dohPath+"?dns=AAAA", from), "not a query")
+	assert.Equal(t, http.StatusMethodNotAllowed, status(d, http.MethodPut, dohPath, from))
+	assert.Equal(t, http.StatusUnsupportedMediaType, status(d, http.MethodPost, dohPath, from))
+	d = newHandler(0, 0.001)
+	assert.Equal(t, http.StatusServiceUnavailable, status(d, http.MethodGet, dohPath, from))
+	assert.Equal(t, http.StatusTooManyRequests, status(d, http.MethodGet, dohPath, from))
+}
