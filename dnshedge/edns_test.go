@@ -55,6 +55,27 @@ func TestClientKeepsEDNSAfterOneFORMERR(t *testing.T) {
 	}
 }
 
+// A forwarder passes on the FORMERR of an authoritative server without EDNS. It concerns only the names of that server.
+func TestClientKeepsEDNSAfterFORMERRForOneZone(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var opt *dns.OPT
+		l.serve("a", lastOPT(&opt, func(q dnstest.Query) dnstest.Reply {
+			if dns.IsSubDomain("old.example.", q.Question[0].Name) && q.IsEdns0() != nil {
+				return rcode(dns.RcodeFormatError)(q)
+			}
+			return good(q)
+		}))
+		c := l.client(off(), l.up("udp", "a"))
+		for _, name := range []string{"x.example.", "a.old.example.", "b.old.example."} {
+			r, _ := l.must(c, name)
+			assert.Equal(t, "192.0.2.1", addr(r), name)
+		}
+		assert.Nil(t, opt, "asked again without EDNS")
+		l.must(c, "y.example.")
+		assert.NotNil(t, opt)
+	})
+}
+
 func TestClientDropsEDNSOnlyWithProof(t *testing.T) {
 	bubble(t, func(l *lab) {
 		var opt *dns.OPT

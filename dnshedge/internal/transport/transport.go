@@ -224,7 +224,8 @@ type sender interface {
 // support EDNS (RFC 6891 §7).
 //
 // The server seems so if its response code is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
-// queries to the server have no EDNS for the next 15 minutes (ednsOffTime).
+// queries to the server have no EDNS for the next 15 minutes (ednsOffTime). They keep EDNS if a recent response had an
+// OPT record. The server then supports EDNS, and only passes on the response of another server about one zone.
 //
 // Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are repeated without
 // EDNS only if no recent response of the server had an OPT record. So a forged FORMERR cannot remove signatures from
@@ -266,16 +267,17 @@ func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 		return a, setup, nil
 	}
 	// The server may have copied the OPT record of the query. But it may also support EDNS and reject an option.
-	if wishes && (now < e.lastEDNS.Load()+int64(ednsOffTime) && e.lastEDNS.Load() > 0 || a.EDNS && q.HasOptions()) {
+	last := e.lastEDNS.Load()
+	supported := last > 0 && now < last+int64(ednsOffTime)
+	if wishes && (supported || a.EDNS && q.HasOptions()) {
 		return a, setup, nil
 	}
 	again, more, err := e.sender.Exchange(ctx, q.WithoutEDNS(), n, w)
 	if err != nil || isEDNSRejected(again) {
 		return a, setup, nil
 	}
-	if !wishes {
+	if !wishes && !supported {
 		e.ednsOffUntil.Store(time.Now().Add(ednsOffTime).UnixNano())
-		e.lastEDNS.Store(0)
 	}
 	return again, setup + more, nil
 }
