@@ -1,6 +1,8 @@
 package worlds_test
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -533,16 +535,25 @@ func (j *dnsChecker) lacksBudgetForReturnedServer(a *dnsQuestion, r *dnsResult) 
 
 // lostLastQuery reports whether a server that is silent for some questions has lost the last query before a time. The Client
 // may treat it as silent for all questions.
+//
+// A later query that was in flight at that time, and had no response until the end of its question, shows nothing else.
 func (j *dnsChecker) lostLastQuery(server int, before time.Duration) bool {
-	var last *dnsTracedQuery
-	for i := range j.client.tries {
-		if t := &j.client.tries[i]; t.began < before && j.wasSentTo(server, t) && (last == nil || t.began > last.began) {
-			last = t
+	latestFirst := slices.Clone(j.client.tries)
+	slices.SortStableFunc(latestFirst, func(a, b dnsTracedQuery) int { return cmp.Compare(b.began, a.began) })
+	for _, t := range latestFirst {
+		if t.began >= before || !j.wasSentTo(server, &t) {
+			continue
+		}
+		if t.err != nil && slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
+			return f.isSilent(j.w.client.timeout) && f.matches(dnsQuestionKey{name: strings.ToLower(t.Name), typ: t.Type})
+		}) {
+			return true
+		}
+		if t.end <= before || !errors.Is(t.err, context.DeadlineExceeded) {
+			return false
 		}
 	}
-	return last != nil && last.err != nil && slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool {
-		return f.isSilent(j.w.client.timeout) && f.matches(dnsQuestionKey{name: strings.ToLower(last.Name), typ: last.Type})
-	})
+	return false
 }
 
 // wasSentTo reports whether a query was sent to the given server.
