@@ -81,13 +81,18 @@ func (t upstreamAttempt) isExchangerWithoutCD() bool { return t.address == "" &&
 // the answer again.
 //
 // If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
-// Upstreams without DNSSEC are queried last.
+// Upstreams without DNSSEC are queried last. Unresponsive ones are queried only if all upstreams are avoided, because the
+// name of an earlier question may have been the cause.
 func (t *upstreamPlan) planAttempts() {
 	named := t.core.upstreamAddresses(t.name)
-	usable, withoutDNSSEC := t.core.avoided.partitionUpstreams(named, time.Now())
-	count := min(len(usable), maxOtherUpstreams)
+	usable, silent, withoutDNSSEC := t.core.avoided.partitionUpstreams(named, time.Now())
+	first := usable
+	if len(usable) == 0 {
+		first = silent
+	}
+	count := min(len(first), maxOtherUpstreams)
 	var each []upstreamAttempt
-	for _, address := range slices.Concat(usable[:count], withoutDNSSEC[:min(len(withoutDNSSEC), maxOtherUpstreams-count)]) {
+	for _, address := range slices.Concat(first[:count], withoutDNSSEC[:min(len(withoutDNSSEC), maxOtherUpstreams-count)]) {
 		each = append(each, upstreamAttempt{address: address, cd: true})
 	}
 	if t.next == 0 && len(usable) > 0 && len(usable) < len(named) {
@@ -100,7 +105,7 @@ func (t *upstreamPlan) planAttempts() {
 // sendToUpstream sends the query m in the attempt at, and returns the response.
 //
 // If the attempt is for an upstream address and another attempt follows, the query has a short timeout. After the
-// timeout, the upstream is avoided for silentTime.
+// timeout, the upstream is avoided for silentTime or until it responds.
 func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamAttempt) (*dns.Msg, error) {
 	if at.address == "" || !at.hasNext {
 		return c.sendToExchanger(ctx, m, at.address)
@@ -108,7 +113,10 @@ func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamAttemp
 	within, stop := context.WithTimeoutCause(ctx, attemptTimeout, errAttemptTimeout)
 	defer stop()
 	r, err := c.sendToExchanger(within, m, at.address)
-	if err != nil && within.Err() != nil && ctx.Err() == nil {
+	switch {
+	case err == nil:
+		c.avoided.recordResponsive(at.address)
+	case within.Err() != nil && ctx.Err() == nil:
 		c.avoided.recordUnresponsive(at.address, time.Now())
 	}
 	return r, err
@@ -152,21 +160,22 @@ type dnssecTest struct {
 	isSigned bool     // another upstream responded with signatures, so the upstreams in unsigned lack DNSSEC
 }
 
-// partitionUpstreams returns the upstream addresses that are not avoided at the time now, and those without DNSSEC. It
-// omits unresponsive upstreams, and does not modify addresses.
-func (u *avoidedUpstreams) partitionUpstreams(addresses []string, now time.Time) (usable, withoutDNSSEC []string) {
+// partitionUpstreams returns the upstream addresses that are not avoided at the time now, unresponsive ones, and those
+// without DNSSEC. It does not modify addresses.
+func (u *avoidedUpstreams) partitionUpstreams(addresses []string, now time.Time) (usable, silent, withoutDNSSEC []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, address := range addresses {
 		switch {
 		case now.Before(u.silentUntil[address]):
+			silent = append(silent, address)
 		case now.Before(u.noDNSSECUntil[address]):
 			withoutDNSSEC = append(withoutDNSSEC, address)
 		default:
 			usable = append(usable, address)
 		}
 	}
-	return usable, withoutDNSSEC
+	return usable, silent, withoutDNSSEC
 }
 
 // startDNSSECTest starts a test that finds the upstreams without DNSSEC support, and returns it without waiting. If the
@@ -254,6 +263,13 @@ func (u *avoidedUpstreams) recordUnresponsive(address string, now time.Time) {
 		u.silentUntil = make(map[string]time.Time)
 	}
 	u.silentUntil[address] = now.Add(silentTime)
+}
+
+// recordResponsive records that an upstream has responded. It is then no longer avoided as unresponsive.
+func (u *avoidedUpstreams) recordResponsive(address string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.silentUntil, address)
 }
 
 // explainBogus completes why, the reason of a bogus answer to q. If upstreams without DNSSEC may be the cause, it waits

@@ -1,6 +1,7 @@
 package dnssec_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,5 +80,41 @@ func TestValidatorAsksAllUpstreamsAfterForgedSignatures(t *testing.T) {
 		assert.Regexp(t, "^bogus", security(t, v, "www.one. A"))
 		synctest.Wait()
 		assert.Equal(t, "secure", security(t, v, "www.a.one. A"), "%v", u.asked())
+	})
+}
+
+// A slowName is an Exchanger whose upstreams do not answer questions about one name in time. The first upstream is the
+// exception, unless it is asked by address.
+type slowName struct {
+	*upstreams
+	name string
+}
+
+func (s slowName) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (*dns.Msg, time.Duration, error) {
+	if m.Question[0].Name == s.name && address != "" {
+		<-ctx.Done()
+		return nil, 0, context.Cause(ctx)
+	}
+	return s.upstreams.ExchangeContext(ctx, m, address)
+}
+
+// A name that no upstream with DNSSEC answers in time does not show that these upstreams are unresponsive.
+func TestValidatorAsksAllUpstreamsAfterSlowName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstreams{world: newWorld(t, estate)}
+		u.order = []string{"192.0.2.1:53", "192.0.2.2:53", "192.0.2.3:53"}
+		u.set(stripped)
+		v := &dnssec.Validator{Exchanger: slowName{u, "slow.example."}, Trust: dnssec.Trust{Anchors: []dns.RR{u.world.anchor()}}}
+		defer v.Close()
+		assert.Equal(t, "secure", security(t, v, "www.example. A"))
+		time.Sleep(time.Second)
+		assert.Regexp(t, "^bogus", security(t, v, "slow.example. A"))
+		u.asked()
+		start := time.Now()
+		assert.Equal(t, "secure", security(t, v, "a.b.c.example. A"), "%v", u.asked())
+		assert.Less(t, time.Since(start), time.Second)
+		u.asked()
+		assert.Equal(t, "secure", security(t, v, "a.b.c.example. A"))
+		assert.Equal(t, []string{"a.b.c.example. A @192.0.2.2:53"}, u.asked(), "an upstream that responds is not avoided")
 	})
 }
