@@ -131,4 +131,3 @@ readme: # measures README's table and its picture in one run: three minutes
 .PHONY: tables
 tables: # measures again what the tables of the documents show, and writes it into them
 	go run ./benchmark/simulate -readme README.md,docs/design/benchmarks.md,docs/design/benchmarks-dns.md,docs/design/benchmarks-ranges.md
-	go run ./benchmark/weight -readme docs/design/benchmarks.md

@@ -68,30 +68,28 @@ func formatCosts(b benchmarkResults) string {
 		{"HTTP/2", "http2"}, {"HTTP/2, a context per request", "http2-fresh-context"},
 		{"gRPC", "grpc"}, {"gRPC, a context per call", "grpc-fresh-context"},
 	}
-	var s strings.Builder
-	s.WriteString("| |")
+	table := textTable{titles: []string{""}}
 	for _, k := range kinds {
-		s.WriteString(" " + k.title + " |")
+		table.titles = append(table.titles, k.title)
 	}
-	s.WriteString("\n|---|" + strings.Repeat("--:|", len(kinds)) + "\n")
 	for _, c := range []struct{ title, name string }{
 		{"**hedge**", "hedge"}, {"hedgedhttp", "hedgedhttp"}, {"failsafe-go", "failsafe"},
 	} {
-		s.WriteString("| " + c.title + " |")
+		cells := []string{c.title}
 		for _, k := range kinds {
 			took, half, ok := b.median(k.name+"/"+c.name, "ns/op")
 			if !ok {
-				s.WriteString(" – |")
+				cells = append(cells, "–")
 				continue
 			}
 			base, _, _ := b.median(k.name+"/bare", "ns/op")
 			allocs, _, _ := b.median(k.name+"/"+c.name, "allocs/op")
 			baseAllocs, _, _ := b.median(k.name+"/bare", "allocs/op")
-			fmt.Fprintf(&s, " %s ns ±%s, %s allocations |", formatThreeDigits(took-base), formatThreeDigits(half), formatThreeDigits(allocs-baseAllocs))
+			cells = append(cells, fmt.Sprintf("%s ns ±%s, %s allocations", formatThreeDigits(took-base), formatThreeDigits(half), formatThreeDigits(allocs-baseAllocs)))
 		}
-		s.WriteByte('\n')
+		table.addRow(cells...)
 	}
-	return s.String()
+	return table.formatMarkdown()
 }
 
 func formatThreeDigits(x float64) string {

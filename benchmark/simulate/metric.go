@@ -98,29 +98,6 @@ func (m metric) formatCell(r *row) string {
 	return ""
 }
 
-// A textTable has the titles of the columns and the cells of each row of a table for people.
-type textTable struct {
-	titles []string
-	cells  [][]string
-}
-
-// newTextTable returns a table without columns for which the first row has no value, and without errors if there are
-// none.
-func newTextTable(rows []row, columns []metric) textTable {
-	table := textTable{cells: make([][]string, len(rows))}
-	for _, m := range columns {
-		hasNoErrors := m.title == "errors" && !slices.ContainsFunc(rows, func(r row) bool { return r.Errors > 0 })
-		if len(rows) == 0 || hasNoErrors || m.formatCell(&rows[0]) == "" {
-			continue
-		}
-		table.titles = append(table.titles, m.title)
-		for i := range rows {
-			table.cells[i] = append(table.cells[i], m.formatCell(&rows[i]))
-		}
-	}
-	return table
-}
-
 // allColumns returns the metrics that are columns in the tables of an engine, from left to right.
 func allColumns(engine engineSpec) []metric {
 	columns := slices.DeleteFunc(slices.Clone(metrics), func(m metric) bool {

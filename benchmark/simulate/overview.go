@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/term"
 )
 
 // overviewRuns are the engines that simulate runs if the flags select neither an engine nor a scenario.
@@ -72,7 +70,7 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 // printOverview writes one table with the results of all runs, and a sentence that compares the rows of the last run
 // that was not on a busy machine.
 func printOverview(w io.Writer, runs []engineResults) error {
-	lines := []frameLine{{cells: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}}
+	table := textTable{titles: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}
 	titles := make(map[string]string)
 	var last engineResults
 	var comparison string
@@ -81,10 +79,13 @@ func printOverview(w io.Writer, runs []engineResults) error {
 			continue
 		}
 		last = run
-		lines = append(lines, frameLine{}, frameLine{cells: []string{overviewRuns[i].heading, "", "", "", "", ""}})
+		if len(table.rows) > 0 {
+			table.addRow()
+		}
+		table.addRow(overviewRuns[i].heading, "", "", "", "", "")
 		for _, r := range run.scenarios[0].tableRows() {
 			titles[r.Strategy] = cmp.Or(findStrategy(r.Strategy).title, r.Strategy)
-			lines = append(lines, frameLine{cells: append([]string{titles[r.Strategy]}, headlineCells(r)...), bold: r.Strategy == libraryStrategy && isTerminal(w)})
+			table.addRow(append([]string{titles[r.Strategy]}, headlineCells(r)...)...)
 		}
 		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.hadLateTimers() {
 			comparison = overviewRuns[i].heading + " " + sentence + "\n"
@@ -94,14 +95,9 @@ func printOverview(w io.Writer, runs []engineResults) error {
 		return nil
 	}
 	s := last.scenarios[0]
-	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.description), toSentence(s.describeRequests()), formatFramedTable(lines), comparison,
+	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.description), toSentence(s.describeRequests()), table.formatFramed(), comparison,
 		strings.Join(last.tableNotes(), "\n"))
 	return err
-}
-
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // defaultOutDir returns the default value of the flag -out: the folder benchmark/out of the repository that contains

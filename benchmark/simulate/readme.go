@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -26,9 +27,16 @@ func measureDocuments(ctx context.Context, o options, p *progressDisplay) error 
 	return updateDocuments(o.readme, m.measureTable)
 }
 
-// measureTable measures a table of a document by Go benchmarks or by this command.
+// measureTable measures a table of a document.
 func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) {
-	if t.renderCosts != nil {
+	switch {
+	case t.command != "":
+		out, err := exec.CommandContext(m.ctx, "go", strings.Fields(t.command)...).Output()
+		if err != nil {
+			return renderedTable{}, fmt.Errorf("go %s: %w", t.command, err)
+		}
+		return renderedTable{body: string(out)}, nil
+	case t.renderCosts != nil:
 		out, err := runGoBenchmark(m.ctx, t.benchmark, m.progress)
 		if err != nil {
 			return renderedTable{}, err

@@ -66,6 +66,24 @@ func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
 	assert.Contains(t, stderr, "-readme")
 }
 
+func TestTablesOfAllPagesAreKnown(t *testing.T) {
+	tables := 0
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/design/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			require.NoError(t, err)
+			if strings.Contains(string(text), tableOpening) {
+				tables += strings.Count(string(text), tableOpening)
+				_, err = readDocument(page)
+				assert.NoError(t, err, page)
+			}
+		}
+	}
+	assert.Len(t, documentTables, tables)
+}
+
 func TestTablesCiteTheirRun(t *testing.T) {
 	m := documentMeasurer{ctx: t.Context(), resultsByArgs: make(map[string]engineResults)}
 	const args = "-engine virtual -requests 2000 -runs 2 -strategy none,hedge"

@@ -49,7 +49,7 @@ func writeReport(dir string, all []engineResults) (string, error) {
 		Style: template.CSS(sheet), // #nosec G203: written here, from colours of ours.
 	}
 	for _, f := range all {
-		run := reportRun{Text: f.formatText(allColumns, false)}
+		run := reportRun{Text: f.formatText(allColumns)}
 		for _, s := range f.scenarios {
 			drawing := drawLatencies(s, styles)
 			if drawing == nil {

@@ -8,7 +8,7 @@ import (
 
 // A documentTable is a table of measurements in the documentation, which the flag -readme replaces by new measurements.
 // In the document, it stands between the comments <!-- table:NAME --> and <!-- /table -->. The figures come from a run
-// of simulate or from Go benchmarks.
+// of simulate, from Go benchmarks, or from a command that prints the table.
 type documentTable struct {
 	name         string
 	args         string // of this command; tables with the same arguments share one run
@@ -19,6 +19,8 @@ type documentTable struct {
 
 	benchmark   string // arguments of go test, which runs several times
 	renderCosts func(benchmarkResults) string
+
+	command string // arguments of the command go that prints the table and its origin
 }
 
 // referenceArgs are the arguments of the run that README's table and picture show, and the table beside the peers.
@@ -63,6 +65,8 @@ var documentTables = []documentTable{{
 }, {
 	name: "cost", renderCosts: formatCosts,
 	benchmark: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
+}, {
+	name: "weight", command: "run ./benchmark/weight",
 }}
 
 func documentTableNames() []string {
@@ -80,19 +84,13 @@ func findDocumentTable(name string) documentTable {
 // formatHeadline returns the table in README that compares hedging libraries, and a sentence that compares its rows.
 func formatHeadline(f engineResults) string {
 	s := f.scenarios[0]
-	var b strings.Builder
-	b.WriteString("| the published benchmark of bhope/hedge | p50 ms | p99 ms | p99.9 ms | extra requests | connections |\n|---|--:|--:|--:|--:|--:|\n")
+	table := textTable{titles: []string{"the published benchmark of bhope/hedge", "p50 ms", "p99 ms", "p99.9 ms", "extra requests", "connections"}}
 	names := make(map[string]string)
 	for _, h := range headlineStrategies() {
 		names[h.name] = h.title
-		name := h.title
-		if h.name == libraryStrategy {
-			name = "**" + name + "**"
-		}
-		fmt.Fprintf(&b, "| %s | %s |\n", name, strings.Join(headlineCells(s.findResult(h.name).rows[0]), " | "))
+		table.addRow(append([]string{boldIfOurs(h.name, h.title)}, headlineCells(s.findResult(h.name).rows[0])...)...)
 	}
-	b.WriteString("\n" + s.compareWithPeers(names) + "\n")
-	return b.String()
+	return table.formatMarkdown() + "\n" + s.compareWithPeers(names) + "\n"
 }
 
 // headlineCells returns the cells of row r in README's table and in the overview: p50, p99, p99.9, the extra requests,
@@ -111,23 +109,25 @@ func headlineCells(r row) []string {
 // none for the phases of the run.
 func formatFirstScenarioTable(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
-	return formatMarkdownTable(rows, f.options.engine.spec())
+	table := newTextTable(rows, allColumns(f.options.engine.spec()))
+	for _, cells := range table.rows {
+		cells[0] = boldIfOurs(cells[0], cells[0])
+	}
+	return table.formatMarkdown()
 }
 
 // formatCaches returns the Markdown table of DNS servers that answer from their caches: a row for each server. Its
 // cells are the processor time of a query in each scenario, and the memory of a connection.
 func formatCaches(f engineResults) string {
-	var b strings.Builder
-	b.WriteString("| CPU µs |")
+	table := textTable{titles: []string{"CPU µs"}}
 	var names []string
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, " %s |", strings.TrimPrefix(s.scenario.description, "DNS: "))
+		table.titles = append(table.titles, strings.TrimPrefix(s.scenario.description, "DNS: "))
 		names = append(names, s.strategies()...)
 	}
-	fmt.Fprintf(&b, " kB per connection |\n|---%s|\n", strings.Repeat("|--:", len(f.scenarios)+1))
+	table.titles = append(table.titles, "kB per connection")
 	for _, name := range sortStrategyNames(names) {
-		fmt.Fprintf(&b, "| %s |", formatStrategyName(name))
-		memory := "–"
+		cells, memory := []string{boldIfOurs(name, name)}, "–"
 		for _, s := range f.scenarios {
 			cell := "–"
 			for _, r := range s.findResult(name).rows {
@@ -136,28 +136,26 @@ func formatCaches(f engineResults) string {
 					memory = fmt.Sprintf("%.1f", *each)
 				}
 			}
-			fmt.Fprintf(&b, " %s |", cell)
+			cells = append(cells, cell)
 		}
-		fmt.Fprintf(&b, " %s |\n", memory)
+		table.addRow(append(cells, memory)...)
 	}
-	return b.String()
+	return table.formatMarkdown()
 }
 
 // formatManyClients returns the Markdown table of DNS servers with many connections: a row for each scenario, with four
 // cells for each server. The rates are compared with those of the first scenario, which uses UDP.
 func formatManyClients(f engineResults) string {
-	var b strings.Builder
-	b.WriteString("| |")
+	table := textTable{titles: []string{""}}
 	for _, udp := range f.scenarios[0].results {
-		fmt.Fprintf(&b, " %s: queries/s | of UDP's | CPU µs | kB; with kernel |", formatStrategyName(udp.strategy))
+		table.titles = append(table.titles, boldIfOurs(udp.strategy, udp.strategy)+": queries/s", "of UDP's", "CPU µs", "kB; with kernel")
 	}
-	fmt.Fprintf(&b, "\n|---%s|\n", strings.Repeat("|--:", 4*len(f.scenarios[0].results)))
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "| %s |", strings.TrimSuffix(strings.TrimPrefix(s.scenario.description, "DNS: over "), " connections"))
+		cells := []string{strings.TrimSuffix(strings.TrimPrefix(s.scenario.description, "DNS: over "), " connections")}
 		for _, udp := range f.scenarios[0].results {
 			rows := s.findResult(udp.strategy).rows
 			if len(rows) == 0 || rows[0].Errors > rows[0].Requests/100 {
-				b.WriteString(strings.Repeat(" – |", 4))
+				cells = append(cells, "–", "–", "–", "–")
 				continue
 			}
 			r := rows[0]
@@ -165,40 +163,35 @@ func formatManyClients(f engineResults) string {
 			if kB, kernel := r.engineFigures["kb_per_connection"], r.engineFigures["kernel_kb_per_connection"]; kB != nil && kernel != nil {
 				memory = fmt.Sprintf("%.1f; %.1f", *kB, *kB+*kernel)
 			}
-			fmt.Fprintf(&b, " %.0f | %.2f | %.1f | %s |", rate, rate / *udp.rows[0].engineFigures["queries_per_second"], *r.CPU, memory)
+			share := rate / *udp.rows[0].engineFigures["queries_per_second"]
+			cells = append(cells, fmt.Sprintf("%.0f", rate), fmt.Sprintf("%.2f", share), fmt.Sprintf("%.1f", *r.CPU), memory)
 		}
-		b.WriteByte('\n')
+		table.addRow(cells...)
 	}
-	return b.String()
+	return table.formatMarkdown()
 }
 
-// formatStrategyName returns the name of a strategy for a Markdown table, in bold if it is this library.
-func formatStrategyName(name string) string {
-	if name == libraryStrategy || name == "forwarder" {
-		return "**" + name + "**"
+// boldIfOurs returns text for a Markdown table: in bold if the strategy is this library.
+func boldIfOurs(strategy, text string) string {
+	if strategy == libraryStrategy || strategy == "forwarder" {
+		return "**" + text + "**"
 	}
-	return name
+	return text
 }
 
 // formatEndpoints returns the Markdown table of clients with several endpoints: a row for each scenario. Its cells are
 // the 99th percentiles of the strategies, and the costs of hedge.WithEndpoints.
 func formatEndpoints(f engineResults) string {
-	var b strings.Builder
-	b.WriteString("| p99 in ms |")
-	strategies := f.scenarios[0].rows()
-	for _, r := range strategies {
-		b.WriteString(" " + r.Strategy + " |")
-	}
-	fmt.Fprintf(&b, " extra requests %% | errors |\n|---|%s\n", strings.Repeat("--:|", len(strategies)+2))
+	table := textTable{titles: slices.Concat([]string{"p99 in ms"}, f.scenarios[0].strategies(), []string{"extra requests %", "errors"})}
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "| %s |", s.scenario.name)
+		cells := []string{s.scenario.name}
 		for _, r := range s.rows() {
-			fmt.Fprintf(&b, " %s |", formatMillis(r.P99))
+			cells = append(cells, formatMillis(r.P99))
 		}
 		with := s.findResult(endpointsStrategy).rows[0]
-		fmt.Fprintf(&b, " %.1f | %d |\n", with.Extra, with.Errors)
+		table.addRow(append(cells, fmt.Sprintf("%.1f", with.Extra), fmt.Sprint(with.Errors))...)
 	}
-	return b.String()
+	return table.formatMarkdown()
 }
 
 // documentColumns are the columns of tables with a row for each strategy, by their titles. The functions return cells. The title of
@@ -239,22 +232,24 @@ var documentColumns = map[string]func(row) string{
 // scenario. titles are keys of documentColumns.
 func columnsOf(titles ...string) func(engineResults) string {
 	return func(f engineResults) string {
-		var b strings.Builder
-		fmt.Fprintf(&b, "| ms | | %s |\n|---|---%s|\n", strings.ReplaceAll(strings.Join(titles, " | "), " ±", ""), strings.Repeat("|--:", len(titles)))
+		table := textTable{titles: []string{"ms", ""}}
+		for _, title := range titles {
+			table.titles = append(table.titles, strings.TrimSuffix(title, " ±"))
+		}
 		for _, s := range f.scenarios {
 			about := s.scenario.name
 			if text, ok := strings.CutPrefix(s.scenario.description, "DNS: "); ok {
 				about = text
 			}
 			for _, res := range s.results {
-				fmt.Fprintf(&b, "| %s | %s |", about, formatStrategyName(res.strategy))
+				cells := []string{about, boldIfOurs(res.strategy, res.strategy)}
 				for _, title := range titles {
-					fmt.Fprintf(&b, " %s |", documentColumns[title](res.rows[0]))
+					cells = append(cells, documentColumns[title](res.rows[0]))
 				}
-				b.WriteByte('\n')
+				table.addRow(cells...)
 				about = ""
 			}
 		}
-		return b.String()
+		return table.formatMarkdown()
 	}
 }

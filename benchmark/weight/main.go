@@ -1,40 +1,33 @@
 // Command weight measures the size of programs that use hedge, the modules linked into them, and all modules that they
 // require, also indirectly. It fails if a number is above its limit.
 //
-//	go run ./benchmark/weight                                    # prints the table
-//	go run ./benchmark/weight -readme docs/design/benchmarks.md  # also writes it into a document
+//	go run ./benchmark/weight
 //
 // It builds each program in a module of its own that uses the version in the working directory. It needs a network if
 // the module cache lacks a module. Sizes are those of stripped programs without cgo, in megabytes of 10⁶ bytes.
 package main
 
 import (
-	"bytes"
 	"debug/buildinfo"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 )
 
 func main() {
-	readme := flag.String("readme", "", "write the table between the markers <!-- table:weight --> and <!-- /table --> of this `file`")
-	flag.Parse()
-	if err := measurePrograms(*readme); err != nil {
+	if err := measurePrograms(); err != nil {
 		fmt.Fprintln(os.Stderr, "weight:", err)
 		os.Exit(1)
 	}
 }
 
-// measurePrograms prints a table of the weights of all programs, and writes it into the document readme. It returns an
-// error for each number above its limit.
-func measurePrograms(readme string) error {
+// measurePrograms prints a table of the weights of all programs. It returns an error for each number above its limit.
+func measurePrograms() error {
 	root, err := readRootModule()
 	if err != nil {
 		return err
@@ -53,11 +46,7 @@ func measurePrograms(readme string) error {
 			checkLimit(p.title, "modules linked", int64(w.linked), int64(p.limit.linked)),
 			checkLimit(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[baselineGRPC].listed), int64(p.limit.listed)))
 	}
-	text := formatTable(root, weights)
-	fmt.Print(text)
-	if readme != "" {
-		over = append(over, writeTable(readme, text))
-	}
+	fmt.Print(formatTable(root, weights))
 	return errors.Join(over...)
 }
 
@@ -99,23 +88,6 @@ func formatTable(root rootModule, weights map[string]weight) string {
 }
 
 func formatMB(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
-
-var tablePattern = regexp.MustCompile(`(?s)(<!-- table:weight -->\n).*?(<!-- /table -->)`)
-
-// writeTable replaces the table in a document, which must contain the two comments around it exactly once.
-func writeTable(file, text string) error {
-	old, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if len(tablePattern.FindAll(old, -1)) != 1 {
-		return fmt.Errorf("%s: want <!-- table:weight --> and <!-- /table -->, once, each on a line of its own", file)
-	}
-	return os.WriteFile(file, tablePattern.ReplaceAllFunc(old, func(m []byte) []byte {
-		parts := tablePattern.FindSubmatch(m)
-		return bytes.Join([][]byte{parts[1], parts[2]}, []byte(text))
-	}), 0o644)
-}
 
 // A rootModule has the folder, the version of Go and the requirements of this library's module.
 type rootModule struct {
