@@ -141,7 +141,7 @@ func (h *controls) describeKey(k *KeySnapshot) {
 		h.describe(k)
 	}
 	if d := h.options.routes.RouteOfKey(h.protocol, k.Route).Delay; d > 0 && k.Policy == "" {
-		k.Delays = policy.NewFixedSchedule(d, h.settings.Load().MaxHedges).Delays
+		k.Delays = policy.NewFixedSchedule(d, h.client.Policy.Config().MaxHedges).Delays
 	}
 }
 
@@ -180,6 +180,9 @@ func (h *controls) policyConfig(settings *Config) policy.Config {
 	c.MaxHedgeCost = map[string]int{"http": h.options.endpoints.MaxCost(), "grpc": h.options.maxHedgeCost}[h.protocol]
 	if b := h.options.budget; b != nil {
 		c.Shared, c.Share = b.bucket, b.percent/100
+	}
+	if c.Share <= 0 {
+		c.MaxHedges = 0
 	}
 	return c
 }

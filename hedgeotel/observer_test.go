@@ -347,7 +347,9 @@ func TestObserverRecordsFailedHedgeAsError(t *testing.T) {
 func TestObserverAddsEventForDeniedHedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTelemetry(t)
-		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithBudget(hedge.NewBudget(0, 0)))
+		empty := hedge.NewBudget(0.001, 1)
+		require.True(t, empty.Spend())
+		h := hedge.NewHedger(hedge.WithObserver(r), hedge.WithBudget(empty))
 		r.call(t.Context(), h, 5*ms)
 		r.call(hedge.WithDelay(t.Context(), 10*ms), h, 15*ms)
 		spans := r.spans.Ended()

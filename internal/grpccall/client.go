@@ -121,6 +121,9 @@ func (in *Client) MaxHedgesOf(method string) (most int, why string) {
 	if in.isExcluded(method) {
 		return 0, "the file with settings excludes it"
 	}
+	if in.Settings().MaxHedges > 0 && in.Policy.Config().MaxHedges == 0 {
+		return 0, "the budget is 0"
+	}
 	if most = rule.override.MaxHedges(in.Settings().MaxHedges); most == 0 {
 		return 0, "MaxHedges is 0"
 	}

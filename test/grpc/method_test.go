@@ -146,6 +146,7 @@ func TestInterceptorHedgesReportsCountAndReason(t *testing.T) {
 		{declared, "/a.B/Create", false, "it declares nothing"},
 		{declared, "/hedge.test.Shop/BoundToGet", true, "it is bound to HTTP GET"},
 		{hedge.NewInterceptor(hedge.WithMaxHedges(0)), "/a.B/GetItem", false, "MaxHedges is 0"},
+		{hedge.NewInterceptor(hedge.WithBudgetPercent(0)), "/a.B/GetItem", false, "the budget is 0"},
 		{hedge.NewInterceptor(hedge.WithMaxHedges(0)), "/a.B/Create", false, "its name begins with no word that reads"},
 	} {
 		most, why := c.in.Hedges(c.method)

@@ -60,6 +60,8 @@ func TestObserverReceivesLingeringLoserAfterItsRequest(t *testing.T) {
 }
 
 func TestObserverReceivesReasonsOfDeniedHedges(t *testing.T) {
+	empty := hedge.NewBudget(0.001, 1)
+	require.True(t, empty.Spend())
 	for name, test := range map[string]struct {
 		want hedge.Reason
 		opts []hedge.HTTPOption
@@ -79,7 +81,7 @@ func TestObserverReceivesReasonsOfDeniedHedges(t *testing.T) {
 		}},
 		"settings":   {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithMaxHedges(0)}, nil},
 		"per second": {hedge.DeniedDisabled, []hedge.HTTPOption{hedge.WithMaxHedgesPerSecond(0)}, nil},
-		"budget":     {hedge.DeniedBudget, []hedge.HTTPOption{hedge.WithBudget(hedge.NewBudget(0, 0)), hedge.WithInitialDelay(usual)}, nil},
+		"budget":     {hedge.DeniedBudget, []hedge.HTTPOption{hedge.WithBudget(empty), hedge.WithInitialDelay(usual)}, nil},
 		"deadline": {hedge.DeniedDeadline, nil, func(_ *hedge.Transport, r *http.Request) *http.Request {
 			ctx, cancel := context.WithTimeout(r.Context(), usual+5*ms)
 			t.Cleanup(cancel)
@@ -105,6 +107,44 @@ func TestObserverReceivesReasonsOfDeniedHedges(t *testing.T) {
 				assert.True(t, strings.HasPrefix(events[len(events)-1], "done by"), events)
 			})
 		})
+	}
+}
+
+// A fixed delay needs no measurements, but the settings must allow hedges.
+func TestFixedDelayHasNoEffectWithoutBudget(t *testing.T) {
+	for setting, none := range map[string]hedge.HTTPOption{
+		"budget": hedge.WithBudgetPercent(0), "shared budget": hedge.WithBudget(hedge.NewBudget(0, 5)), "per second": hedge.WithMaxHedgesPerSecond(0),
+	} {
+		for delay, fixed := range map[string]hedge.HTTPOption{
+			"initial delay": hedge.WithInitialDelay(10 * ms), "route": hedge.WithRoute("/item", hedge.Policy{Delay: 10 * ms}), "call": nil,
+		} {
+			t.Run(setting+" "+delay, func(t *testing.T) {
+				bubble(t, func(t *testing.T, rt *doubles.RoundTripper) {
+					rec := new(recorder)
+					rt.Answer = after(rt, 50*ms)
+					tr := hedge.New(rt, hedge.WithObserver(rec), none, fixed)
+					call := func() []string {
+						req := request(t, t.Context(), "GET", site, nil)
+						if delay == "call" {
+							req = req.WithContext(hedge.WithDelay(t.Context(), 10*ms))
+						}
+						resp, err := tr.RoundTrip(req)
+						require.NoError(t, err)
+						text(t, resp)
+						return rec.Take()
+					}
+					assert.Contains(t, call(), "denied: disabled")
+					assert.Empty(t, tr.Snapshot().Keys[0].Delays)
+					assert.Len(t, rt.Sent(), 1)
+					if setting == "shared budget" {
+						return
+					}
+					require.NoError(t, tr.Update(func(c *hedge.Config) { c.BudgetPercent, c.MaxHedgesPerSecond = 100, hedge.Unset }))
+					call()
+					assert.Greater(t, len(rt.Sent()), 2, "the budget is raised")
+				})
+			})
+		}
 	}
 }
 
