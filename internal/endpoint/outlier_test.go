@@ -150,6 +150,16 @@ func TestRotationUsesAllConnectionsBeforeItBeginsAgain(t *testing.T) {
 	assert.Equal(t, []int{0, 0, 0, 0}, rotate(none, first))
 }
 
+func TestRotationDoesNotReuseConnectionAfterDeniedHedge(t *testing.T) {
+	const both, first = Mask(6), Mask(2)
+	var r Rotation
+	r.Init(new(Detector), 0)
+	assert.Equal(t, 1, r.SelectHedge(first))
+	r.AddHedge(1)
+	assert.Equal(t, 1, r.SelectHedge(first), "no other is ready; this hedge is denied, so it is not added")
+	assert.Equal(t, 2, r.SelectHedge(both), "the other has become ready")
+}
+
 // TestSelectionCountsFailedProbeOnce has a probe that fails, and a probe that answers after the primary has failed.
 func TestSelectionCountsFailedProbeOnce(t *testing.T) {
 	s, err := NewSet([]Config{{URL: "http://near.test"}, {URL: "http://far.test"}})

@@ -12,7 +12,7 @@ import (
 // Only the goroutine that runs the call may select and add hedges. Attempts may record their results concurrently.
 type Rotation struct {
 	detector *Detector
-	used     Mask          // endpoints that the call has used; emptied when all available endpoints have been used
+	used     Mask          // endpoints that the call has used; emptied when a hedge uses one of them again
 	excluded atomic.Uint32 // a Mask of the endpoints that get no more hedges of the call, because their servers have pushed back
 }
 
@@ -27,10 +27,11 @@ func (r *Rotation) Init(d *Detector, own Mask) { *r = Rotation{detector: d, used
 // An ejected endpoint is selected only as a trial, which lets the endpoint be restored.
 func (r *Rotation) SelectHedge(ready Mask) int {
 	ready &^= Mask(r.excluded.Load())
-	if ready&^r.used == 0 {
-		r.used = 0
+	used := r.used // not changed here, because the hedge may be denied
+	if ready&^used == 0 {
+		used = 0
 	}
-	if i := r.detector.selectHedge(ready, r.used, 0); i > 0 {
+	if i := r.detector.selectHedge(ready, used, 0); i > 0 {
 		return i
 	}
 	i := r.detector.firstAvailable(ready)
@@ -59,6 +60,9 @@ func (r *Rotation) ExpectedLatency(i int) time.Duration { return r.detector.know
 // AddHedge records that a hedge to endpoint i was admitted. It must be called before the next SelectHedge, which then
 // selects another endpoint.
 func (r *Rotation) AddHedge(i int) {
+	if r.used.Has(i) {
+		r.used = 0
+	}
 	r.used = r.used.With(i)
 	r.detector.recordTrial(i)
 	r.detector.recordHedge(i)
