@@ -44,10 +44,12 @@ func parsePushback(trailer metadata.MD) (wait time.Duration, stop, found bool) {
 
 // isMessageTooLarge reports whether a RESOURCE_EXHAUSTED status means that a message is too large, and not that the
 // server is overloaded. It recognises the texts of the gRPC implementations in Go, C, Java and .NET, because the status
-// has no other sign of the reason.
+// has no other sign of the reason. The phrases name the message, because a queue may also be larger than its maximum.
 func isMessageTooLarge(err error) bool {
 	text := status.Convert(err).Message()
-	for _, phrase := range [...]string{"larger than max", "message too large", "message exceeds"} {
+	for _, phrase := range [...]string{
+		"message larger than max", "after decompression larger than max", "message too large", "message exceeds max", "message exceeds the max",
+	} {
 		if strings.Contains(text, phrase) {
 			return true
 		}

@@ -44,3 +44,23 @@ func TestParsePushbackMatchesGRPC(t *testing.T) {
 	_, stop := grpcattempt.NextHedgeDelay(tooLong)
 	assert.True(t, stop)
 }
+
+func TestReadPushbackDistinguishesLoadFromMessageSize(t *testing.T) {
+	for text, want := range map[string]bool{
+		"grpc: received message larger than max (5 vs. 4)":              false, // Go
+		"grpc: received message after decompression larger than max 4":  false, // Go
+		"grpc: message after decompression larger than max (5 vs. 4)":   false, // Go
+		"trying to send message larger than max (5 vs. 4)":              false, // Go
+		"grpc: message too large (5 bytes)":                             false, // Go
+		"Received message larger than max (5 vs. 4)":                    false, // C
+		"gRPC message exceeds maximum size 4: 5":                        false, // Java
+		"Decompressed gRPC message exceeds maximum size 4":              false, // Java
+		"Received message exceeds the maximum configured message size.": false, // .NET
+		"request rate larger than max":                                  true,
+		"pending queue larger than max (1000)":                          true,
+		"message exceeds the tenant's quota":                            true,
+	} {
+		_, pushed := grpcattempt.ReadPushback(status.Error(codes.ResourceExhausted, text), nil)
+		assert.Equal(t, want, pushed, text)
+	}
+}
