@@ -79,11 +79,12 @@ func oneOf(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// firstWords returns the first words of a list, and the number of the others.
+// firstWords returns the first words of a list, and the number of the others. A list with one other word is short enough to stand
+// in full.
 func firstWords(list string) string {
 	const shown = 5
 	words := strings.Fields(list)
-	if len(words) <= shown {
+	if len(words) <= shown+1 {
 		return list
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(words[:shown], " "), len(words)-shown)

@@ -49,7 +49,7 @@ var wordClasses = []wordClass{
 	{linkingWord, "They make another verb of the first word: CountDown, ReadOut, GetIn", `
 		In Out Up Down On Off Over Away Back`},
 	{linkingWord, "They say that there is another one each time: GetNextTicket, GetNewAddress, GetUniqueID, ReadOnce", `
-		Next New Once Unique Snowflake`},
+		Next New Once Unique Snowflake Fresh`},
 	{writingVerb, "They create or add: GetSet, ListAppend, FindInsert", `
 		Create Make Insert Add Append Prepend Concatenate Concat Put Push Write Save Persist Set Upsert Ensure Init Initialize Register Enroll
 		Generate Allocate Provision Mint Airdrop Clone Copy Duplicate Import Upload Ingest Populate Backfill Replenish Compose Publish Deploy
@@ -67,7 +67,7 @@ var wordClasses = []wordClass{
 		Unarchive Trash Revoke Uninstall Deregister Unregister Unmount Terminate Stop Halt Kill Abort Cancel Close Shutdown Finish Complete`},
 	{writingVerb, "They take: the second call gets another one, or nothing. ListPop, QueryClaim", `
 		Take Pick Obtain Collect Pop Poll Pull Shift Dequeue Consume Receive Drain Draw Claim Reserve Checkout Checkin Borrow Return Redeem Spend
-		Lock Unlock Lease Acquire Release Hold Grab Steal Ack Nack Acknowledge Confirm`},
+		Lock Unlock Lease Acquire Release Free Hold Grab Steal Ack Nack Acknowledge Confirm`},
 	{writingVerb, "They act elsewhere, or move money: QueryExec, SearchNotify, GetPay", `
 		Send Resend Emit Notify Broadcast Forward Dispatch Deliver Invite Invoke Execute Exec Rerun Trigger Fire Do Perform
 		Retry Replay Pay Charge Refund Transfer Withdraw Deposit Debit Credit Buy Sell Purchase Transact Settle Stake Unstake Undelegate`},
@@ -77,11 +77,11 @@ var wordClasses = []wordClass{
 	{createdNoun, "Proofs of who somebody is, which are made, stored and often sent at each call", `
 		Nonce Challenge Captcha Otp Totp Hotp Sms Code Password Passcode Passphrase Verification`},
 	{createdNoun, "What is handed to one and to no other: the elements of a queue, the rights to something", `
-		Work Element Suggestion Admission Voucher Coupon Prize Gift Loot`},
+		Work Element Suggestion Admission Voucher Coupon Prize Gift Loot Bonus`},
 	{createdNoun, "What is computed, and then stored", `
 		Thumbnail`},
 	{createdNoun, "What can be any statement, writing ones included", `
-		Sql Graphql Cypher Statement Flight`},
+		Sql Graphql Cypher Statement Flight Mutation`},
 	{issuedNoun, "Rights that are handed out, where a Get ends with them: GetAccessToken, but not GetTokenBalance", `
 		Token Credential`},
 	{identifierNoun, "Identifiers, where a Get holds nothing else: GetId makes a new one, GetUserId reads one", `

@@ -47,7 +47,8 @@ func TestInterceptorSendsWritesOnce(t *testing.T) {
 			`ReadModifyWriteRow CheckAndMutateRow GetOrCreateUser FindAndModify FindOrCreate GetAndIncrement GetAndDelete
 			CheckIn CheckOut ReadAndAck GetNextTicket GetNextJob QueryAndUpdate CountDown ListAndLock FindOneAndUpdate
 			SearchReplace GetSet GetDel GetEx ListPop ReadOnce GetForUpdate BatchGetAndDelete GetLEASE GetNEXTTicket
-			GetURLAndDelete Query Search GetUser_AND_Delete GetUserANDdelete GetV2UpdateX GetNewAddress ReadReset CountIncr QueryExec`: 1,
+			GetURLAndDelete Query Search GetUser_AND_Delete GetUserANDdelete GetV2UpdateX GetNewAddress ReadReset CountIncr QueryExec
+			GetFreshAddress GetFreePort QueryMutation GetDailyBonus GetBonuses`: 1,
 			// These promise nothing.
 			`CreateItem Getaway get getItem Listen ForgetMe Check Checkout Readjust BatchDelete Batch Get_item Getитем
 			GetItem-Delete GetItem.Delete _Get 2Get GET GETItem`: 1,
