@@ -316,7 +316,7 @@ func (j *dnsChecker) mayFail(a *dnsQuestion, x, r *dnsResult) bool {
 	if j.isCachedFailure(a, r) {
 		return true
 	}
-	return !well && (j.isDecision(a, r) || j.lacksTime(a, r) || j.isOnlyHealthy(-1, a, r) && (j.isInOutage(a, r) || j.lacksRetransmissions(a, r) || j.losesTooMany(a, r) || j.disappearedWhileSlow(a, r) || j.lacksTimeForTwo(a, r) || j.mayBeForged(a, r)) || j.lacksBudget(a, r) || j.lacksBudgetForReturnedServer(a, r))
+	return !well && (j.isDecision(a, r) || j.lacksTime(a, r) || j.isOnlyHealthy(-1, a, r) && (j.isInOutage(a, r) || j.lacksRetransmissions(a, r) || j.losesTooMany(a, r) || j.disappearedWhileSlow(a, r) || j.lacksTimeForTwo(a, r) || j.waitsForConnections(a, r) || j.mayBeForged(a, r)) || j.lacksBudget(a, r) || j.lacksBudgetForReturnedServer(a, r))
 }
 
 // failedEverywhere reports whether a question failed at every server at once: each server reports that it cannot
@@ -838,6 +838,25 @@ func (j *dnsChecker) lacksTimeForTwo(a *dnsQuestion, r *dnsResult) bool {
 		return j.asksTwice(s) && slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
 			return f.matches(a.dnsQuestionKey) && f.isActiveDuring(r.began, r.end) && 2*f.answerDelay()+time.Second > j.w.client.timeout
 		})
+	})
+}
+
+// waitsForConnections reports whether a slow server has too few streams over HTTPS for all questions in flight, and there is
+// no time for their connections. The Client opens one at a time, and the question that waits longest gets the last one.
+func (j *dnsChecker) waitsForConnections(a *dnsQuestion, r *dnsResult) bool {
+	if j.w.way.net != "https" || j.w.way.streams == 0 {
+		return false
+	}
+	n := 0
+	for _, b := range j.w.asks {
+		if b.at <= r.end && b.at >= r.began-j.w.client.timeout {
+			n++
+		}
+	}
+	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
+		const handshake = 2 // round trips, of TCP and TLS
+		wait := time.Duration(n/j.w.way.streams*handshake) * 2 * oneWayDelay(s)
+		return wait+j.maxServerDelay(s, a)+j.maxExchangeTime(s)+timeTolerance > j.w.client.timeout
 	})
 }
 
