@@ -43,8 +43,12 @@ var dataLayouts = map[uint16]dataLayout{
 // For common types, the result follows from fixed rules. Records of other types are parsed, written and compared.
 func isDataChanged(b []byte, r messageRecord) bool {
 	switch r.typ {
-	case dns.TypeTXT:
+	case dns.TypeTXT, dns.TypeSPF, dns.TypeNINFO, dns.TypeAVC:
 		return false
+	case dns.TypeAPL: // package dns makes eight allocations for each prefix
+		if len(r.data) > maxPrefixListLength {
+			return true
+		}
 	case dns.TypeNSEC, dns.TypeNSEC3: // package dns drops zero bytes at the end of a bitmap window
 		return requiredFields[r.typ].lacksFields(r.data) || hasTrailingZeros(r.data, findTypeBitmap(r.typ, r.data))
 	case dns.TypeDS, dns.TypeDNSKEY, dns.TypeNSEC3PARAM:
@@ -75,6 +79,9 @@ func isDataChanged(b []byte, r messageRecord) bool {
 	}
 	return !bytes.Equal(buf[owner:end], r.data)
 }
+
+// maxPrefixListLength is the maximum length of the data of an APL record that is not treated as a record of unknown type.
+const maxPrefixListLength = 4 << 10
 
 // requiredFields holds the first fields of record data, by type. Package dns reads missing fields as zero bytes. It
 // only has types whose data isDataChanged does not always compare.

@@ -80,7 +80,7 @@ func TestTruncatedRecordDataIsKeptUnchanged(t *testing.T) {
 		dns.TypeIPSECKEY: "\x0a\x01\x02\x01\x02\x03\x04ab", dns.TypeAMTRELAY: "\x0a\x01\x01\x02\x03\x04", dns.TypeHIP: "\x02\x02\x00\x02abcd",
 		dns.TypeNSEC3: "\x01\x00\x00\x00\x01s\x02ab\x00\x01\x40", dns.TypeNSEC3PARAM: "\x01\x00\x00\x00\x01s", dns.TypeNID: "\x00\x01abcdefgh",
 		dns.TypeL64: "\x00\x01abcdefgh", dns.TypeL32: "\x00\x01abcd", dns.TypeURI: "\x00\x01\x00\x01a", dns.TypeCAA: "\x00\x01ab",
-		dns.TypeTXT: "\x01a\x01b", dns.TypeX25: "\x01a", dns.TypeEUI48: "abcdef", dns.TypeEUI64: "abcdefgh", dns.TypeUID: "abcd", dns.TypeNSEC: "\x01a\x00\x00\x01\x40",
+		dns.TypeTXT: "\x01a\x01b", dns.TypeSPF: "\x01a\x01b", dns.TypeNINFO: "\x01a\x01b", dns.TypeAVC: "\x01a\x01b", dns.TypeX25: "\x01a", dns.TypeEUI48: "abcdef", dns.TypeEUI64: "abcdefgh", dns.TypeUID: "abcd", dns.TypeNSEC: "\x01a\x00\x00\x01\x40",
 	} {
 		for n := range len(data) + 1 {
 			b := withData(typ, []byte(data[:n]))
@@ -178,5 +178,6 @@ func TestLongRecordValuesAreWrittenUnchanged(t *testing.T) {
 			require.NoError(t, err, "%s of %d octets", dns.Type(typ), n)
 			assert.Equal(t, b, out, "%s of %d octets", dns.Type(typ), n)
 		}
+		requireWrittenAsRead(t, dns.TypeAPL, bytes.Repeat([]byte{0, 1, 8, 1, 10}, n), "prefixes")
 	}
 }

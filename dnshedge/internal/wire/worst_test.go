@@ -225,6 +225,16 @@ var worst = map[string]func(q *dns.Msg, size int) []byte{
 		b.add(0, pointer(12), dns.TypeTXT, make([]byte, size-len(b.b)-12))
 		return b.b
 	},
+	"texts of a rare type": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.add(0, pointer(12), dns.TypeNINFO, make([]byte, size-len(b.b)-12))
+		return b.b
+	},
+	"a list of prefixes": func(q *dns.Msg, size int) []byte {
+		b := newBuilder(q, 0, size)
+		b.add(0, pointer(12), dns.TypeAPL, slices.Repeat([]byte{0, 1, 8, 0}, (size-len(b.b)-12)/4))
+		return b.b
+	},
 	"denials of many types": func(q *dns.Msg, size int) []byte {
 		b := newBuilder(q, dns.RcodeNameError, size)
 		b.fill(1, dns.TypeNSEC, func(i int) (owner, data []byte) {
@@ -353,7 +363,7 @@ func TestR9AnAnswerIsReadInATimeBoundedByItsLength(t *testing.T) {
 func TestLongMessageIsParsedLikePackageDNS(t *testing.T) {
 	m := worstQuestion()
 	read := 0
-	asBytes := []string{"records of no data", "services with keys that are not sorted", "meeting points of compressed names"}
+	asBytes := []string{"records of no data", "services with keys that are not sorted", "meeting points of compressed names", "a list of prefixes"}
 	for odd, f := range worst {
 		b := f(m, 5000)
 		want := new(dns.Msg)
@@ -366,6 +376,11 @@ func TestLongMessageIsParsedLikePackageDNS(t *testing.T) {
 		read++
 	}
 	assert.Greater(t, read, 10)
+}
+
+func TestLongListOfPrefixesIsParsedAsBytes(t *testing.T) {
+	b := worst["a list of prefixes"](worstQuestion(), wire.MaxMsg)
+	assert.LessOrEqual(t, testing.AllocsPerRun(10, func() { _, _ = wire.ParseMsg(b) }), 20.0)
 }
 
 // A query over a stream may have 64 KiB of options, and any client may send it.
