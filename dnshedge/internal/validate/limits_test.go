@@ -257,6 +257,26 @@ func TestValidationWeighsLargeExponents(t *testing.T) {
 	}
 }
 
+// TestKeysWithLongExponentsAreNotUsed has RSA keys whose verification would take up to 35 ms.
+func TestKeysWithLongExponentsAreNotUsed(t *testing.T) {
+	for _, c := range []struct{ bits, exponentBytes, failures int }{{4096, 512, 0}, {4096, 9, 0}, {2056, 9, 0}, {4096, 8, 1}, {2048, 256, 1}} {
+		s := seeded("example.", ksk, 1)
+		rsa := &dns.DNSKEY{Hdr: s.key.Hdr, Flags: zsk, Protocol: 3, Algorithm: dns.RSASHA256, PublicKey: base64.StdEncoding.EncodeToString(
+			append([]byte{0, byte(c.exponentBytes >> 8), byte(c.exponentBytes)}, bytes.Repeat([]byte{0xff}, c.exponentBytes+c.bits/8)...))}
+		d, err := validate.TrustAnchors(s.key)
+		require.NoError(t, err)
+		k, _, err := new(validate.Validation).VerifyDNSKEY(d, set(t, []dns.RR{s.key, rsa}, s), now)
+		require.NoError(t, err)
+		rrs := records(t, "a.example. 300 IN A 192.0.2.1")
+		w := new(validate.Validation)
+		_, err = w.Verify(validate.NewRRset(rrs, s.sign(t, rrs, func(g *dns.RRSIG) { g.Algorithm, g.KeyTag = dns.RSASHA256, rsa.KeyTag() })), k, now)
+		assert.Error(t, err)
+		spent, failures, _ := w.SpentWork()
+		assert.Equal(t, c.failures, failures, c)
+		assert.LessOrEqual(t, spent, 104, c)
+	}
+}
+
 // TestVerifyTriesKeysOfOneTag has a zone with two keys of one tag. One of them signs 30 RRsets, which the other does not make bogus.
 func TestVerifyTriesKeysOfOneTag(t *testing.T) {
 	s := seeded("example.", ksk, 1)
