@@ -218,12 +218,12 @@ func message(counts [3]uint16, tail func(q query) []byte) func(query) [][]byte {
 	}
 }
 
-// TestMalformedMessagesCost64Queries has servers whose messages are malformed, or valid and very costly.
-func TestMalformedMessagesCost64Queries(t *testing.T) {
+// malformedMessages returns the messages of servers by what is wrong with them: they are malformed, or valid and costly.
+func malformedMessages() map[string]func(query) [][]byte {
 	opt := func(data []byte) []byte { return raw([]byte{0}, dns.TypeOPT, data) }
 	always := func(b []byte) func(query) []byte { return func(query) []byte { return b } }
 	address := raw(nil, dns.TypeA, []byte{203, 0, 113, 66})
-	all := map[string]func(query) [][]byte{
+	return map[string]func(query) [][]byte{
 		"counts without records":     message([3]uint16{65535, 65535, 65535}, always(nil)),
 		"record longer than message": message([3]uint16{1}, always(address[:len(address)-2])),
 		"name that points to itself": message([3]uint16{1}, func(q query) []byte {
@@ -251,7 +251,10 @@ func TestMalformedMessagesCost64Queries(t *testing.T) {
 		"no bytes":                   func(query) [][]byte { return [][]byte{{}} },
 		"truncated over TCP as well": func(q query) [][]byte { return stream(1<<10, nil)(query{q.Msg, q.name, q.qtype, false}) },
 	}
-	for name, messages := range all {
+}
+
+func TestMalformedMessagesCost64Queries(t *testing.T) {
+	for name, messages := range malformedMessages() {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, `
 . served 198.41.0.4

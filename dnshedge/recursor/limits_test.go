@@ -142,12 +142,7 @@ func TestResolverLimitsDepthAndNumberOfServerNames(t *testing.T) {
 	}
 	// Each server name depends on other server names.
 	bubble(t, ". served 198.41.0.4\ntld. delegated 192.0.2.1\n", func(t *testing.T, w *testNetwork) {
-		z := w.server("192.0.2.1").zones[0]
-		for i := range 200 {
-			for j := range 5 {
-				z.put(record(fmt.Sprintf("z%d.tld. NS ns%d.z%d.tld.", i, j, i*5+j+1)))
-			}
-		}
+		setUpDependentNames(w)
 		r := w.resolver()
 		start := time.Now()
 		m := w.ask(r, "www.z0.tld. A")
@@ -156,6 +151,16 @@ func TestResolverLimitsDepthAndNumberOfServerNames(t *testing.T) {
 		assert.LessOrEqual(t, w.countQueries(), 60)
 		assert.Less(t, time.Since(start), 2*time.Second)
 	})
+}
+
+// setUpDependentNames delegates 200 zones below tld. Each has five names of servers, in five other zones.
+func setUpDependentNames(w *testNetwork) {
+	z := w.server("192.0.2.1").zones[0]
+	for i := range 200 {
+		for j := range 5 {
+			z.put(record(fmt.Sprintf("z%d.tld. NS ns%d.z%d.tld.", i, j, i*5+j+1)))
+		}
+	}
 }
 
 func TestResolverSends64QueriesAtMost(t *testing.T) {

@@ -35,6 +35,18 @@ func newSigner(zone, salt string) *signer {
 	return &signer{zone: zone, key: key, priv: priv, begin: time.Now().Add(-time.Hour), end: time.Now().Add(30 * 24 * time.Hour)}
 }
 
+// newP384Signer makes the key of a zone with the most costly curve.
+func newP384Signer(zone string) *signer {
+	s := newSigner(zone, "")
+	s.key.Algorithm = dns.ECDSAP384SHA384
+	priv, err := s.key.Generate(384)
+	if err != nil {
+		panic(err)
+	}
+	s.priv = priv.(crypto.Signer)
+	return s
+}
+
 func (s *signer) ds() *dns.DS {
 	ds := s.key.ToDS(dns.SHA256)
 	ds.Hdr.Ttl = 3600
@@ -58,9 +70,14 @@ func (s *signer) sign(set []dns.RR) *dns.RRSIG {
 // sign signs all zones, with NSEC records, and adds DS records to the parents in the network. Zones in insecure get
 // no DS records.
 func (w *testNetwork) sign(insecure ...string) {
+	w.signWith(func(zone string) *signer { return newSigner(zone, "") }, insecure...)
+}
+
+// signWith is sign with other keys: newSigner returns the signer of a zone.
+func (w *testNetwork) signWith(newSigner func(zone string) *signer, insecure ...string) {
 	w.withLock(func() {
 		for _, z := range w.zones() {
-			z.signer = newSigner(z.name, "")
+			z.signer = newSigner(z.name)
 			z.put(z.signer.key)
 			if p := w.parentOf(z); p != nil && !slices.Contains(insecure, z.name) {
 				p.put(z.signer.ds())
