@@ -201,7 +201,7 @@ func sendRaw(t testing.TB, conn *quicgo.Conn, b []byte, end bool) *quicgo.Stream
 // readRaw reads a response up to the end of the stream.
 func readRaw(t testing.TB, stream *quicgo.Stream) *dns.Msg {
 	t.Helper()
-	_ = stream.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = stream.SetReadDeadline(time.Now().Add(30 * time.Second))
 	b, err := io.ReadAll(stream)
 	require.NoError(t, err)
 	require.Greater(t, len(b), 2)
