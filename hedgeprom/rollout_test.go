@@ -158,7 +158,12 @@ func (r *rollout) read(t *testing.T) {
 
 // TestRolloutRaisesDocumentedAlerts plays the stages of docs/rollout.md in fake time: the first takes a day and two
 // hours, each of the others four hours. What its processes measure goes through the alerts.
+//
+// The race detector makes these 400,000 calls, one after another, several times slower. make test-nogrpc runs them without it.
 func TestRolloutRaisesDocumentedAlerts(t *testing.T) {
+	if doubles.RaceEnabled {
+		t.Skip("a long simulation of one call after another")
+	}
 	const settle = 30 // minutes, in which what fired before may still fire
 	r := &rollout{series: make(map[string][]string)}
 	var checks []any
