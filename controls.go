@@ -45,7 +45,7 @@ func (h *controls) initControls(protocol string, options *constructorOptions) er
 		return err
 	}
 	environment := ops.ReadEnvironment(options.budget == nil)
-	h.layers = settingLayers{environment: environment, program: options.Config, programMode: options.mode()}
+	h.layers = settingLayers{environment: &environment, program: options.Config, programMode: options.mode(), budget: options.budget}
 	settings, err := h.layers.config()
 	if err != nil {
 		return err
@@ -148,11 +148,7 @@ func (h *controls) describeKey(k *KeySnapshot) {
 // logSmallBudgets logs a warning for a very small budget, because its percentage was probably given as a fraction, such
 // as 0.1 in place of 10.
 func (h *controls) logSmallBudgets(settings *Config) {
-	percent := settings.BudgetPercent
-	if b := h.options.budget; b != nil {
-		percent = b.percent
-	}
-	h.client.Log.WarnOfSmallBudget(settings.hedgesAllowed(), percent)
+	h.client.Log.WarnOfSmallBudget(settings.hedgesAllowed(), settings.BudgetPercent)
 	for _, r := range h.options.routes.Registered() {
 		h.client.Log.WarnOfSmallRouteBudget(r.Pattern, r.BudgetPercent)
 	}
@@ -178,8 +174,8 @@ func (h *controls) policyConfig(settings *Config) policy.Config {
 	c.Shadow, c.Audit, c.Wall = mode == ops.ModeShadow, mode == ops.ModeAudit, time.Now
 	c.PerHost = h.options.routes != nil
 	c.MaxHedgeCost = map[string]int{"http": h.options.endpoints.MaxCost(), "grpc": h.options.maxHedgeCost}[h.protocol]
-	if b := h.options.budget; b != nil {
-		c.Shared, c.Share = b.bucket, b.percent/100
+	if b := h.layers.budget; b != nil {
+		c.Shared = b.bucket
 	}
 	if c.Share <= 0 {
 		c.MaxHedges = 0
@@ -243,7 +239,7 @@ func (h *controls) Reset(host, route string) (keys int) {
 // it. Learned latencies are kept. If the changed settings are invalid, or f is nil, Update changes nothing and returns
 // an error. The error names the field and the value.
 //
-// Update does not change a setting that HEDGE_BUDGET_PERCENT or a file of package steering fixes. [WithLogger] logs each such
+// Update does not change a setting that [WithBudget], HEDGE_BUDGET_PERCENT or a file of package steering fixes. [WithLogger] logs each such
 // setting. It is not an error, and the other settings are changed. They must also be valid without the file, so that its
 // settings can be removed at any time.
 //

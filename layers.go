@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 
 	"github.com/gohedge/hedge/internal/calls"
 	"github.com/gohedge/hedge/internal/ops"
@@ -17,15 +18,19 @@ import (
 //
 // Which sources switch hedging off is not stored here, but in the calls.Client.
 type settingLayers struct {
-	environment ops.Environment // settings of environment variables, which never change
-	file        ops.Override    // settings of the file; zero: there is no file
-	program     Config          // settings of the options, as changed by Update
-	programMode ops.Mode        // mode of the options: on, shadow or audit
-	earlierMode ops.Mode        // mode of the client before the file was applied; "": no file was applied
+	environment *ops.Environment // settings of environment variables, which never change
+	file        ops.Override     // settings of the file; zero: there is no file
+	program     Config           // settings of the options, as changed by Update
+	budget      *Budget          // budget of WithBudget, which never changes; nil: there is none
+	programMode ops.Mode         // mode of the options: on, shadow or audit
+	earlierMode ops.Mode         // mode of the client before the file was applied; "": no file was applied
 }
 
 // budgetSetting is the JSON name of Config.BudgetPercent, which HEDGE_BUDGET_PERCENT sets.
 const budgetSetting = "budget_percent"
+
+// bucketSettings are the JSON names of the settings of token buckets, which a Budget has in place of them.
+var bucketSettings = []string{budgetSetting, "estimated_rps", "burst"}
 
 // mode returns the mode of the policy engine: on, shadow or audit. A file that switches hedging off and sets no other mode does
 // not change it, so that the verdicts of audits and the data of shadow mode are kept.
@@ -67,6 +72,9 @@ func (l *settingLayers) config() (Config, error) {
 	if percent := l.environment.BudgetPercent; percent >= 0 {
 		c.BudgetPercent = percent
 	}
+	if l.budget != nil {
+		c.BudgetPercent, c.EstimatedRPS, c.Burst = l.budget.percent, l.program.EstimatedRPS, l.program.Burst
+	}
 	c.AttemptHeader = http.CanonicalHeaderKey(c.AttemptHeader)
 	if err := c.Validate(); err != nil {
 		return Config{}, err
@@ -75,8 +83,11 @@ func (l *settingLayers) config() (Config, error) {
 }
 
 // fixedBy returns the name of the source that fixes the setting with the given JSON name, so that Update cannot change it:
-// "HEDGE_BUDGET_PERCENT", "file", or "" if no source fixes it.
+// "WithBudget", "HEDGE_BUDGET_PERCENT", "file", or "" if no source fixes it.
 func (l *settingLayers) fixedBy(setting string) string {
+	if l.budget != nil && slices.Contains(bucketSettings, setting) {
+		return "WithBudget"
+	}
 	if setting == budgetSetting && l.environment.BudgetPercent >= 0 {
 		return "HEDGE_BUDGET_PERCENT"
 	}
@@ -107,8 +118,8 @@ func (l *settingLayers) changeProgram(old, now *Config) (fixed map[string]string
 }
 
 // fixedForFile returns the JSON names of the settings that the file sets without effect, with the names of the sources that fix
-// them. sharesBudget is true if [WithBudget] sets the budget. isEnabled is false if hedging is switched off.
-func (l *settingLayers) fixedForFile(sharesBudget, isEnabled bool) map[string]string {
+// them. isEnabled is false if hedging is switched off.
+func (l *settingLayers) fixedForFile(isEnabled bool) map[string]string {
 	fixed := make(map[string]string)
 	switch {
 	case l.file.Mode == "":
@@ -117,12 +128,10 @@ func (l *settingLayers) fixedForFile(sharesBudget, isEnabled bool) map[string]st
 	case l.environment.Off != "" && !isEnabled && !l.isFileOff():
 		fixed["disabled"] = l.environment.Off
 	}
-	switch _, ok := l.file.Config[budgetSetting]; {
-	case !ok:
-	case sharesBudget:
-		fixed[budgetSetting] = "WithBudget"
-	case l.environment.BudgetPercent >= 0:
-		fixed[budgetSetting] = "HEDGE_BUDGET_PERCENT"
+	for name := range l.file.Config {
+		if source := l.fixedBy(name); source != "file" {
+			fixed[name] = source
+		}
 	}
 	return fixed
 }
@@ -181,7 +190,7 @@ func (o *overridable) ApplyOverride(file *ops.Override) (previous *ops.Override,
 	if switched {
 		o.client.Log.LogSwitch(!isOff, "file")
 	}
-	o.client.Log.LogFixedSettings("file", layers.fixedForFile(o.options.budget != nil, o.client.Enabled()))
+	o.client.Log.LogFixedSettings("file", layers.fixedForFile(o.client.Enabled()))
 	return &before.file, err
 }
 

@@ -333,8 +333,8 @@ func WithConfig(c Config) Option {
 }
 
 // WithBudget makes all latency keys share the budget b, in place of one budget per key. Several clients may share b, so
-// that their hedges are limited together. It contradicts [WithBudgetPercent], [WithEstimatedRPS] and [WithBurst]. It
-// panics if b is nil or was not made by [NewBudget].
+// that their hedges are limited together. It contradicts [WithBudgetPercent], [WithEstimatedRPS] and [WithBurst], and
+// fixes their settings, so that Update and files do not change them. It panics if b is nil or was not made by [NewBudget].
 func WithBudget(b *Budget) Option {
 	switch {
 	case b == nil:

@@ -172,8 +172,8 @@ func TestLogNamesSourceThatFixesSetting(t *testing.T) {
 		}},
 		"shared budget": {map[string]string{"HEDGE_BUDGET_PERCENT": "1"}, hedge.WithBudget(hedge.NewBudget(5, 10)), []string{
 			`WARN "hedge: a variable of the environment has no effect here" variable=HEDGE_BUDGET_PERCENT value=1`,
-			`INFO "hedge: mode changed" from=on to=audit by=file`, `INFO "hedge: settings changed" budget_percent.from=10 budget_percent.to=2`,
-			fixed + "setting=budget_percent by=file fixed_by=WithBudget", fixed + "setting=budget_percent by=Update fixed_by=file",
+			`INFO "hedge: mode changed" from=on to=audit by=file`,
+			fixed + "setting=budget_percent by=file fixed_by=WithBudget", fixed + "setting=budget_percent by=Update fixed_by=WithBudget",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,6 +190,28 @@ func TestLogNamesSourceThatFixesSetting(t *testing.T) {
 			assert.Equal(t, test.want, j.take())
 		})
 	}
+}
+
+// A Budget has a size of its own, so that the settings of token buckets have no effect.
+func TestSharedBudgetFixesSettingsOfBuckets(t *testing.T) {
+	unsetVariables(t)
+	const fixed = `INFO "hedge: a setting is not changed, because another source fixes it" `
+	var j journal
+	h := hedge.NewHedger(j.option(), hedge.WithBudget(hedge.NewBudget(2, 5)))
+	want := hedge.DefaultConfig()
+	want.BudgetPercent = 2
+	assert.Equal(t, want, h.Snapshot().Config)
+	by := func(source string) []string {
+		return []string{
+			fixed + "setting=budget_percent by=" + source + " fixed_by=WithBudget", fixed + "setting=burst by=" + source + " fixed_by=WithBudget",
+			fixed + "setting=estimated_rps by=" + source + " fixed_by=WithBudget",
+		}
+	}
+	require.NoError(t, steering.File{Config: map[string]any{"budget_percent": 3, "estimated_rps": 7, "burst": "9s"}}.Apply(h))
+	assert.Equal(t, by("file"), j.take())
+	require.NoError(t, h.Update(func(c *hedge.Config) { c.BudgetPercent, c.EstimatedRPS, c.Burst = 4, 8, ms }))
+	assert.Equal(t, by("Update"), j.take())
+	assert.Equal(t, want, h.Snapshot().Config)
 }
 
 func TestUpdateMustBeValidWithoutFile(t *testing.T) {
