@@ -142,11 +142,18 @@ func (w *watcher) reportFailure(err error) {
 	if w.applied == nil {
 		effect = "no hedge is sent"
 	}
+	defaultWarned := false // clients without a logger share slog.Default
+	warn := func(l *ops.Log, err error) {
+		if !l.IsDiscarded() || !defaultWarned {
+			defaultWarned = defaultWarned || l.IsDiscarded()
+			l.WarnOfFile(w.path, effect, err)
+		}
+	}
 	for _, t := range w.targets {
-		t.Log().WarnOfFile(w.path, effect, err)
+		warn(t.Log(), err)
 		if w.applied == nil {
 			if _, err := t.ApplyOverride(&ops.Override{Disabled: true}); err != nil { // hedging is off nevertheless
-				t.Log().WarnOfFile(w.path, effect, err)
+				warn(t.Log(), err)
 			}
 		}
 	}

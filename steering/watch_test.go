@@ -1,10 +1,12 @@
 package steering_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -250,6 +252,30 @@ func FuzzWatchAppliesFilesCompletely(f *testing.F) {
 		w.Poll()
 		require.Equal(t, v.settings(), settingsOf(h))
 	})
+}
+
+// Clients without a logger share one warning for each time that the file becomes invalid.
+func TestPollWarnsEachTimeWithoutLogger(t *testing.T) {
+	unsetVariables(t)
+	before, writer, flags := slog.Default(), log.Writer(), log.Flags()
+	t.Cleanup(func() {
+		slog.SetDefault(before)
+		log.SetOutput(writer)
+		log.SetFlags(flags)
+	})
+	var warned bytes.Buffer
+	slog.SetDefault(slog.New(slog.NewTextHandler(&warned, nil)))
+	path := filepath.Join(t.TempDir(), "hedge.json")
+	w := steering.NewWatcher(path, os.ReadFile, hedge.NewHedger(), hedge.NewHedger())
+	for _, invalid := range []string{`{"mode": "shadwo"}`, `{"mode": "of"}`, `{"mode": "of"}`} {
+		replaceFile(t, path, `{"mode": "shadow"}`)
+		w.Poll()
+		warned.Reset()
+		replaceFile(t, path, invalid)
+		w.Poll()
+		w.Poll()
+		assert.Equal(t, 1, strings.Count(warned.String(), "a file with settings cannot be used"), warned.String())
+	}
 }
 
 // TestPollRestoresClientsIfUpdateInterrupts updates the second client so that checked content becomes invalid for it.

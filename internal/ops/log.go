@@ -18,7 +18,8 @@ import (
 
 // A Log writes log messages about one client or Limiter, mostly about changes of its state. It is safe for concurrent use.
 type Log struct {
-	// logger is the logger. If it is nil, only panics and the messages of logWarning are logged, with slog.Default.
+	// logger is the logger. If it is nil, only panics and the messages of logWarning and WarnOfFile are logged, with
+	// slog.Default.
 	logger       *slog.Logger
 	prefix       string        // start of each message
 	panics       *atomic.Int64 // number of panics of observers and loggers
@@ -180,9 +181,9 @@ func (l *Log) LogFixedSettings(by string, fixedBy map[string]string) {
 }
 
 // WarnOfFile warns that a file with settings cannot be used because of err. The argument effect says which settings apply
-// instead, as a part of the message.
+// instead, as a part of the message. If there is no logger, it uses slog.Default, each time.
 func (l *Log) WarnOfFile(path, effect string, err error) {
-	l.logWarning("file "+path+": "+effect, "a file with settings cannot be used, so "+effect,
+	l.logAlways(slog.LevelWarn, "a file with settings cannot be used, so "+effect,
 		slog.String("file", sanitize.CleanText(path)), slog.String("error", sanitize.CleanText(err.Error())))
 }
 
