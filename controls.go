@@ -65,7 +65,7 @@ func (h *controls) initControls(protocol string, options *constructorOptions) er
 		c.Changed = h.client.Log.LogChange
 	}
 	h.client.Log.LogEnvironment(environment)
-	if c.Shadow && environment.Invalid == "" { // an unreadable environment has a warning of its own
+	if c.Shadow && environment.Invalid == nil { // an unreadable environment has a warning of its own
 		h.client.Log.Log(slog.LevelInfo, "shadow mode: hedges are counted and not sent")
 	}
 	h.logSmallBudgets(&settings)

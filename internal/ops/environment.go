@@ -45,11 +45,11 @@ func word(text string) string { return strings.ToLower(strings.TrimSpace(text)) 
 // An Environment holds the settings that operators have made with the environment variables HEDGE_MODE, HEDGE_DISABLED and
 // HEDGE_BUDGET_PERCENT.
 type Environment struct {
-	Mode          Mode    // mode that HEDGE_MODE sets; "": it sets none
-	BudgetPercent float64 // hedges per 100 calls that HEDGE_BUDGET_PERCENT allows; -1: it sets no budget
-	Off           string  // name of the variable that switches hedging off; "": hedging is on
-	Invalid       string  // name of a variable with an invalid value; "": all values are valid
-	Unused        string  // name of a variable that has a value, but no effect on the client; "": there is none
+	Mode          Mode     // mode that HEDGE_MODE sets; "": it sets none
+	BudgetPercent float64  // hedges per 100 calls that HEDGE_BUDGET_PERCENT allows; -1: it sets no budget
+	Off           string   // name of the variable that switches hedging off; "": hedging is on
+	Invalid       []string // names of the variables with an invalid value; nil: all values are valid
+	Unused        string   // name of a variable that has a value, but no effect on the client; "": there is none
 }
 
 // ReadEnvironment reads the environment variables with which operators override the settings of a program. An adapter calls it
@@ -62,7 +62,7 @@ func ReadEnvironment(hasBudget bool) Environment {
 	mode, ok := ParseMode(os.Getenv("HEDGE_MODE"))
 	switch {
 	case !ok:
-		e.Mode, e.Invalid = ModeShadow, "HEDGE_MODE"
+		e.Mode, e.Invalid = ModeShadow, append(e.Invalid, "HEDGE_MODE")
 	case mode == ModeOff:
 		e.Mode, e.Off = mode, "HEDGE_MODE"
 	default:
@@ -74,7 +74,7 @@ func ReadEnvironment(hasBudget bool) Environment {
 		case !hasBudget:
 			e.Unused = "HEDGE_BUDGET_PERCENT"
 		case err != nil || !(percent >= 0 && percent <= 100*race.MaxHedges):
-			e.Off, e.Invalid = "HEDGE_BUDGET_PERCENT", "HEDGE_BUDGET_PERCENT"
+			e.Off, e.Invalid = "HEDGE_BUDGET_PERCENT", append(e.Invalid, "HEDGE_BUDGET_PERCENT")
 		default:
 			e.BudgetPercent = percent
 		}
@@ -84,7 +84,7 @@ func ReadEnvironment(hasBudget bool) Environment {
 	case "1", "t", "true", "y", "yes", "on":
 		e.Off = "HEDGE_DISABLED"
 	default:
-		e.Off, e.Invalid = "HEDGE_DISABLED", "HEDGE_DISABLED"
+		e.Off, e.Invalid = "HEDGE_DISABLED", append(e.Invalid, "HEDGE_DISABLED")
 	}
 	return e
 }

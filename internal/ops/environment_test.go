@@ -4,11 +4,13 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -62,14 +64,28 @@ func TestReadEnvironmentAllowsNoHedgesForInvalidBudget(t *testing.T) {
 	for value, want := range map[string]ops.Environment{
 		" 2.5 ": {BudgetPercent: 2.5},
 		"0":     {},
-		"-3":    {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
-		"401":   {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
-		"NaN":   {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
-		"5%":    {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: "HEDGE_BUDGET_PERCENT"},
+		"-3":    {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: []string{"HEDGE_BUDGET_PERCENT"}},
+		"401":   {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: []string{"HEDGE_BUDGET_PERCENT"}},
+		"NaN":   {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: []string{"HEDGE_BUDGET_PERCENT"}},
+		"5%":    {BudgetPercent: -1, Off: "HEDGE_BUDGET_PERCENT", Invalid: []string{"HEDGE_BUDGET_PERCENT"}},
 	} {
 		t.Setenv("HEDGE_BUDGET_PERCENT", value)
 		assert.Equal(t, want, ops.ReadEnvironment(true), value)
 		assert.Equal(t, ops.Environment{BudgetPercent: -1, Unused: "HEDGE_BUDGET_PERCENT"}, ops.ReadEnvironment(false), value)
+	}
+}
+
+func TestLogEnvironmentNamesAllInvalidVariables(t *testing.T) {
+	variables := []string{"HEDGE_MODE", "HEDGE_BUDGET_PERCENT", "HEDGE_DISABLED"}
+	for _, variable := range variables {
+		t.Setenv(variable, "maybe")
+	}
+	e := ops.ReadEnvironment(true)
+	assert.Equal(t, ops.Environment{Mode: ops.ModeShadow, BudgetPercent: -1, Off: "HEDGE_DISABLED", Invalid: variables}, e)
+	var logged strings.Builder
+	ops.NewLog(slog.New(slog.NewTextHandler(&logged, nil)), "hedge", "func", "", new(atomic.Int64)).LogEnvironment(e)
+	for _, variable := range variables {
+		assert.Contains(t, logged.String(), "variable="+variable+" value=maybe")
 	}
 }
 

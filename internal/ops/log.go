@@ -50,11 +50,11 @@ func NewLog(l *slog.Logger, prefix, protocol, client string, panics *atomic.Int6
 // attributes.
 func (l *Log) IsDiscarded() bool { return l.logger == nil }
 
-// LogEnvironment logs which environment variable switches hedging off, sets the budget, has an invalid value, or has no effect.
+// LogEnvironment logs which environment variables switch hedging off, set the budget, have an invalid value, or have no effect.
 // It logs nothing if there are none.
 func (l *Log) LogEnvironment(e Environment) {
-	if e.Invalid != "" {
-		l.warnOfInvalidVariable(e.Invalid, os.Getenv(e.Invalid))
+	for _, name := range e.Invalid {
+		l.warnOfInvalidVariable(name, os.Getenv(name))
 	}
 	l.WarnOfUnusedVariable(e)
 	if e.BudgetPercent >= 0 {

@@ -187,5 +187,5 @@ func TestInvalidEnvironmentVariableIsLoggedOnce(t *testing.T) {
 
 	t.Setenv("HEDGE_DISABLED", "flase")
 	hedge.NewHedger(hedge.WithLogger(slog.New(j)))
-	assert.Len(t, j.Take(), 2, "the warning, and that hedging is disabled")
+	assert.Len(t, j.Take(), 3, "a warning for each variable, and that hedging is disabled")
 }
