@@ -408,7 +408,11 @@ func (s *stream) Attempt(a *race.Attempt, n int) (error, error) {
 		return s.sendHedge(a, n)
 	}
 	// The stream of the primary is older than the race, and ends with the attempt.
-	stop := context.AfterFunc(a, func() { s.cancel(context.Cause(a)) })
+	stop := context.AfterFunc(a, func() {
+		if s.args.ctx.Err() == nil { // otherwise the caller's context ends the primary, with an error of its own
+			s.cancel(context.Cause(a))
+		}
+	})
 	err := s.attempts[0].RecvMsg(s.reply)
 	stop()
 	if s.primaryDeadline != nil {

@@ -255,3 +255,58 @@ func TestStreamRetriedByInterceptorBelowContinues(t *testing.T) {
 		assert.Len(t, got, 3)
 	}
 }
+
+// An ownContext is a context of a program, which package context observes by its method AfterFunc. It ends when end is called.
+type ownContext struct {
+	context.Context
+	done  chan struct{}
+	after map[int]func() // functions to call at the end, by the order of the calls of AfterFunc
+	calls int            // number of calls of AfterFunc
+}
+
+func newOwnContext(parent context.Context) *ownContext {
+	return &ownContext{Context: parent, done: make(chan struct{}), after: make(map[int]func())}
+}
+
+func (c *ownContext) Done() <-chan struct{} { return c.done }
+func (c *ownContext) Err() error {
+	select {
+	case <-c.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+func (c *ownContext) AfterFunc(f func()) (stop func() bool) {
+	c.calls++
+	n := c.calls
+	c.after[n] = f
+	return func() bool { delete(c.after, n); return true }
+}
+
+// end ends the context with DeadlineExceeded. The contexts that were derived last end first, each a moment before the next.
+func (c *ownContext) end() {
+	close(c.done)
+	for n := c.calls; n > 0; n-- {
+		if f := c.after[n]; f != nil {
+			f()
+			synctest.Wait()
+		}
+	}
+}
+
+func TestStreamEndsWithErrorOfCallersContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := newOwnContext(t.Context())
+		s, err := hedge.NewInterceptor().Stream()(ctx, fromServer, nil, "/catalog.v1.Catalog/ListItems", func(ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+			return &stuckStream{ctx: ctx}, nil
+		})
+		require.NoError(t, err)
+		received := make(chan error, 1)
+		go func() { received <- s.RecvMsg(new(wrapperspb.StringValue)) }()
+		synctest.Wait()
+		ctx.end()
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(<-received))
+	})
+}
