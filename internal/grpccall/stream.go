@@ -77,8 +77,8 @@ func (in *Client) newStream(args streamArgs, m *methodRule, delay time.Duration)
 	}
 	s.choice.Init()
 	s.args.opts, s.finishNotifier.Functions = grpcattempt.SplitFinishFuncs(slices.Clone(args.opts))
+	k := in.Policy.Lookup(in.keyName(args.ctx, args.callTarget)) // may panic, so there is no context to end yet
 	s.primary.Context, s.cancel = context.WithCancelCause(args.ctx)
-	k := in.Policy.Lookup(in.keyName(args.ctx, args.callTarget))
 	if delay > 0 || in.Policy.Config().InitialDelay > 0 || k != nil && k.Schedule() != nil {
 		s.mayHedge = true
 		if in.MarksNesting() {
@@ -143,14 +143,19 @@ type streamAttempt struct {
 
 // openPrimary opens the primary's stream. If that fails, the call ends, and openPrimary returns the error.
 func (s *stream) openPrimary(desc *grpc.StreamDesc) error {
+	opened := false
+	defer func() {
+		if !opened { // also if a later interceptor in the chain panics
+			s.endPrimary()
+		}
+	}()
 	primary, err := s.openStream(&s.primary, desc, s.args.streamer, s.args.cc, 0)
 	if err != nil {
 		s.choosePrimary(observe.DeniedNotReady)
-		s.endPrimary()
 		s.unhedged.Done(false)
 		return err
 	}
-	s.attempts[0].ClientStream = primary
+	s.attempts[0].ClientStream, opened = primary, true
 	return nil
 }
 

@@ -5,6 +5,7 @@ package grpc_test
 import (
 	"context"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -309,4 +310,26 @@ func TestStreamEndsWithErrorOfCallersContext(t *testing.T) {
 		ctx.end()
 		assert.Equal(t, codes.DeadlineExceeded, status.Code(<-received))
 	})
+}
+
+// TestStreamOpenedInVainReleasesItsContext has functions of the program that end the goroutine.
+func TestStreamOpenedInVainReleasesItsContext(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("interceptor") }, "exit": runtime.Goexit} {
+		for function, h := range map[string]*hedge.Interceptor{
+			"streamer": hedge.NewInterceptor(),
+			"KeyFunc":  hedge.NewInterceptor(hedge.WithKeyFunc(func(context.Context, string, string) string { end(); return "" })),
+		} {
+			ctx, ended := newOwnContext(t.Context()), make(chan struct{})
+			go func() {
+				defer close(ended)
+				defer func() { _ = recover() }()
+				_, _ = h.Stream()(ctx, fromServer, nil, "/catalog.v1.Catalog/ListItems", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+					end()
+					return nil, nil
+				})
+			}()
+			<-ended
+			assert.Empty(t, ctx.after, "%s of %s", name, function)
+		}
+	}
 }
