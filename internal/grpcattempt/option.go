@@ -236,8 +236,8 @@ func cloneEmbeddedOption(o grpc.CallOption) (own grpc.CallOption, deliver func()
 }
 
 // SplitFinishFuncs separates the [grpc.OnFinish] options from the other options. The result rest has the other options,
-// and finish has the functions of the removed options. These functions must be called once per call, not once per
-// attempt.
+// and finish has the functions of the removed options. These functions must be called for the winner only, not for
+// each attempt.
 func SplitFinishFuncs(opts []grpc.CallOption) (rest []grpc.CallOption, finish []func(error)) {
 	rest = opts
 	for i, o := range opts {

@@ -284,15 +284,15 @@ func (u failedStream) Context() context.Context     { return u.ctx }
 func (u failedStream) SendMsg(any) error            { return io.EOF } // RecvMsg has the status
 func (u failedStream) RecvMsg(any) error            { return u.err }
 
-// A FinishNotifier decides when to call the functions of the caller's [grpc.OnFinish] options. They must be called once
-// per call, when the winner has ended. It is safe for concurrent use.
+// A FinishNotifier decides when to call the functions of the caller's [grpc.OnFinish] options. They must be called when
+// the winner has ended. A later interceptor in the chain may start several RPCs for the winner; then they must be called
+// at the end of each, as without hedging. It is safe for concurrent use.
 type FinishNotifier struct {
 	Functions []func(error) // the caller's OnFinish functions; must be set before the first attempt starts, and not be changed afterwards
 
 	mu sync.Mutex // guards the fields below
-	// errors of the attempts that have ended, by number of the attempt; nil if the attempt has not ended
-	ended    [1 + race.MaxHedges]*error
-	reported bool // ClaimResult has returned true
+	// errors of the latest RPCs that have ended, by number of the attempt; nil if none has ended, or ClaimResult has returned it
+	ended [1 + race.MaxHedges]*error
 }
 
 // A UnaryFinishNotifier is a [FinishNotifier] for unary calls. It observes the end of each attempt by the call option
@@ -317,7 +317,7 @@ func (f *UnaryFinishNotifier) Choose(winner int) {
 	f.callIfDue()
 }
 
-// callIfDue calls the caller's OnFinish functions if the winner is known and has ended. It calls them only once.
+// callIfDue calls the caller's OnFinish functions if the winner is known and has ended. It calls them once for each end.
 func (f *UnaryFinishNotifier) callIfDue() {
 	winner := f.winner.Load()
 	if winner == nil {
@@ -330,22 +330,23 @@ func (f *UnaryFinishNotifier) callIfDue() {
 	}
 }
 
-// RecordEnd records that attempt n has ended with the status err, which is nil for a success.
+// RecordEnd records that an RPC of attempt n has ended with the status err, which is nil for a success.
 func (f *FinishNotifier) RecordEnd(n int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended[n] = &err
 }
 
-// ClaimResult decides whether its caller must now call the OnFinish functions. The result due is true if attempt winner
-// has ended and ClaimResult has not returned true before. The functions must then be called with err, the status of
-// that attempt.
+// ClaimResult decides whether its caller must now call the OnFinish functions. The result due is true if an RPC of
+// attempt winner has ended since ClaimResult has last returned true. The functions must then be called with err, the
+// status of that RPC.
 func (f *FinishNotifier) ClaimResult(winner int) (due bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.reported || f.ended[winner] == nil {
+	end := f.ended[winner]
+	if end == nil {
 		return false, nil
 	}
-	f.reported = true
-	return true, *f.ended[winner]
+	f.ended[winner] = nil
+	return true, *end
 }

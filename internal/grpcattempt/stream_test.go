@@ -51,7 +51,7 @@ func TestEarlyContextCreatedAfterEndHasEnded(t *testing.T) {
 	assert.Same(t, ctx, before.Get(t.Context(), t.Context()))
 }
 
-func TestFinishNotifierClaimsWinnersErrorOnce(t *testing.T) {
+func TestFinishNotifierClaimsEachEndOfWinnerOnce(t *testing.T) {
 	var f grpcattempt.FinishNotifier
 	lost, won := errors.New("lost"), errors.New("won")
 	f.RecordEnd(0, lost)
@@ -63,6 +63,10 @@ func TestFinishNotifierClaimsWinnersErrorOnce(t *testing.T) {
 	assert.Same(t, won, err)
 	due, _ = f.ClaimResult(1)
 	assert.False(t, due)
+	f.RecordEnd(1, nil) // of a second RPC
+	due, err = f.ClaimResult(1)
+	assert.True(t, due)
+	assert.NoError(t, err)
 }
 
 func TestSplitFinishFuncsKeepsOrderOfOptions(t *testing.T) {

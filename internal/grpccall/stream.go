@@ -120,7 +120,8 @@ type stream struct {
 
 	replyType grpcattempt.ReplyType // type of reply
 
-	delivered sync.Once // runs deliverOutputs once
+	delivered sync.Once  // makes finishStream copy the outputs once
+	copying   sync.Mutex // held while the outputs are copied to the caller's variables
 
 	// These types are safe for concurrent use.
 	choice         grpcattempt.WinnerChoice
@@ -184,8 +185,8 @@ func (s *stream) onFinish(n int, cc *grpc.ClientConn, err error) {
 	}
 }
 
-// callFinishFuncs calls the functions of the caller's [grpc.OnFinish] options if the winner is chosen and has ended. It
-// calls them only once per stream.
+// callFinishFuncs calls the functions of the caller's [grpc.OnFinish] options if the winner is chosen and has ended. If a
+// later interceptor in the chain starts several RPCs for the winner, it calls them for each, as without hedging.
 func (s *stream) callFinishFuncs() {
 	if !s.choice.HasWinner() {
 		return
@@ -195,7 +196,7 @@ func (s *stream) callFinishFuncs() {
 		s.rule.recordSuccess(s.args.callTarget.Target, err)
 	}
 	if due && len(s.finishNotifier.Functions) > 0 {
-		s.deliverOutputs() // the functions may read the outputs
+		s.copyOutputs() // the functions may read the outputs
 		for _, f := range s.finishNotifier.Functions {
 			f(err)
 		}
@@ -323,19 +324,19 @@ func (s *stream) RecvMsg(m any) error {
 // finishStream copies header, trailer and peer to the caller's variables, and ends the contexts of the stream. It must
 // only be called after an attempt was chosen. Further calls have no effect.
 func (s *stream) finishStream() {
-	s.deliverOutputs()
+	s.delivered.Do(s.copyOutputs)
 	s.choice.ReleaseWinner()
 	s.earlyContext.End()
 }
 
-// deliverOutputs copies the winner's header, trailer and peer to the caller's variables. It must only be called after
-// an attempt was chosen. Further calls have no effect.
-func (s *stream) deliverOutputs() {
-	s.delivered.Do(func() {
-		for _, deliver := range s.chosenAttempt().deliver {
-			deliver()
-		}
-	})
+// copyOutputs copies the winner's header, trailer and peer to the caller's variables. It must only be called after an
+// attempt was chosen.
+func (s *stream) copyOutputs() {
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	for _, deliver := range s.chosenAttempt().deliver {
+		deliver()
+	}
 }
 
 // receiveFirst runs the race for the first message and stores the message in m. It returns the result of the winner's

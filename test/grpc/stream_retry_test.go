@@ -4,6 +4,9 @@ package grpc_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/gohedge/hedge"
 	hedgegrpc "github.com/gohedge/hedge/hedgetest/grpctest"
@@ -83,5 +88,77 @@ func TestHedgedStreamIsRetriedByGRPC(t *testing.T) {
 				time.Sleep(time.Second) // all attempts end
 			})
 		})
+	}
+}
+
+// A reopeningStream is a stream of an interceptor that retries: after UNAVAILABLE, RecvMsg opens another stream and sends
+// the request again.
+type reopeningStream struct {
+	grpc.ClientStream
+	reopen  func() (grpc.ClientStream, error)
+	request any
+}
+
+func (s *reopeningStream) SendMsg(m any) error {
+	s.request = m
+	return s.ClientStream.SendMsg(m)
+}
+
+func (s *reopeningStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if status.Code(err) != codes.Unavailable {
+		return err
+	}
+	if s.ClientStream, err = s.reopen(); err != nil {
+		return err
+	}
+	if err = errors.Join(s.ClientStream.SendMsg(s.request), s.ClientStream.CloseSend()); err != nil {
+		return err
+	}
+	return s.ClientStream.RecvMsg(m)
+}
+
+// TestStreamRetriedByInterceptorDeliversLastTrailer has a later interceptor that starts several RPCs for the primary. The
+// caller must get the same trailer and the same calls of OnFinish as without hedging.
+func TestStreamRetriedByInterceptorDeliversLastTrailer(t *testing.T) {
+	for name, c := range map[string]struct {
+		firstOpen []grpc.CallOption // options of an RPC that cannot be opened; nil: there is none
+		ends      []codes.Code
+	}{
+		"the first RPC fails":                     {nil, []codes.Code{codes.Unavailable, codes.OK}},
+		"the first RPC fails before it is opened": {[]grpc.CallOption{grpc.CallContentSubtype("unknown")}, []codes.Code{codes.Internal, codes.Unavailable, codes.OK}},
+	} {
+		for hedging, before := range map[string][]grpc.StreamClientInterceptor{
+			"with": {hedge.NewInterceptor(hedge.WithMethods("/*")).Stream()}, "without": nil,
+		} {
+			t.Run(name+"/"+hedging+" hedging", func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					retries := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+						if c.firstOpen != nil {
+							_, err := streamer(ctx, desc, cc, method, slices.Concat(opts, c.firstOpen)...)
+							assert.Error(t, err)
+						}
+						opened, err := streamer(ctx, desc, cc, method, opts...)
+						return &reopeningStream{ClientStream: opened, reopen: func() (grpc.ClientStream, error) { return streamer(ctx, desc, cc, method, opts...) }}, err
+					}
+					s := &plannedService{plan: []plannedAnswer{{code: codes.Unavailable, trailer: metadata.Pairs("rpc", "1")}, {trailer: metadata.Pairs("rpc", "2")}}}
+					server := hedgegrpc.NewServer(t, func(srv *grpc.Server) { testpb.RegisterTestServiceServer(srv, s) })
+					client := testpb.NewTestServiceClient(server.Dial(grpc.WithChainStreamInterceptor(append(before, retries)...)))
+					_, err := client.EmptyCall(t.Context(), new(testpb.Empty)) // connects
+					require.NoError(t, err)
+					var trailer metadata.MD
+					var ends []codes.Code
+					st, err := client.StreamingOutputCall(t.Context(), new(testpb.StreamingOutputCallRequest),
+						grpc.Trailer(&trailer), grpc.OnFinish(func(err error) { ends = append(ends, status.Code(err)) }))
+					require.NoError(t, err)
+					_, err = st.Recv()
+					require.NoError(t, err)
+					_, err = st.Recv()
+					require.Equal(t, io.EOF, err)
+					assert.Equal(t, metadata.Pairs("rpc", "2"), trailer)
+					assert.Equal(t, c.ends, ends)
+				})
+			})
+		}
 	}
 }
