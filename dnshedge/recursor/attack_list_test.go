@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -80,6 +81,25 @@ func attacks() []attackCase {
 				}
 				return respondWith("referral|"+ns+"|"+glue)(q, r)
 			})
+		}, "www.z%d.evil. A"},
+		{"silent zones of servers that answered for others", hostileZones, false, func(w *testNetwork) {
+			number := func(q query) (zone string, n int) {
+				zone = dnsLabels(q.name, 2)
+				_, _ = fmt.Sscanf(zone, "z%d.", &n)
+				return zone, n
+			}
+			w.setFault("203.0.113.66", func(q query, r *dns.Msg) *dns.Msg {
+				zone, n := number(q)
+				return respondWith(fmt.Sprintf("referral | %s NS ns1.%[1]s; %[1]s NS ns2.%[1]s | ns1.%[1]s A 203.1.%d.1; ns2.%[1]s A 203.1.%[2]d.2", zone, n%100))(q, r)
+			})
+			w.other = func(netip.Addr) *server {
+				return &server{change: func(q query, r *dns.Msg) *dns.Msg {
+					if _, n := number(q); n >= 200 {
+						return nil
+					}
+					return respondWith(q.name+" A 203.0.113.66")(q, r)
+				}}
+			}
 		}, "www.z%d.evil. A"},
 		{"16,000 options", hostileZones, false, hostile(message([3]uint16{0, 0, 1}, func(query) []byte { return raw([]byte{0}, dns.TypeOPT, make([]byte, 64000)) })), "www%d.evil. A"},
 		{"60,000 empty texts", hostileZones, false, hostile(message([3]uint16{0, 1}, func(query) []byte { return raw(nil, dns.TypeTXT, make([]byte, 60000)) })), "www%d.evil. A"},

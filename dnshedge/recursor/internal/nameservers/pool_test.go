@@ -1144,3 +1144,29 @@ func TestHedgeBudgetKeepsTokensForReliableServers(t *testing.T) {
 	assert.False(t, h.hasToken())
 	assert.Equal(t, hedgeReserve, hedges(true))
 }
+
+// TestReserveOfHedgesIsForZonesWhoseServersAnswer has a server that answers for one zone and drops queries about others.
+func TestReserveOfHedgesIsForZonesWhoseServersAnswer(t *testing.T) {
+	inBubble(t, func(n *network) {
+		f := n.newPool(Config{})
+		a, b := n.serve("192.0.2.1", answerAfter(10*ms)), n.serve("192.0.2.2", answerAfter(10*ms))
+		for _, server := range []netip.AddrPort{a, b} {
+			_, _, err := n.ask(f, newTask(server))
+			require.NoError(t, err)
+		}
+		for f.hedgeBudget.spendToken(false) {
+		}
+		n.serve("192.0.2.1", dead)
+		n.serve("192.0.2.2", dead)
+		hedges := func(x *Task) int64 {
+			before := f.counters.hedges.Load()
+			_, _, err := n.ask(f, x)
+			assert.ErrorIs(t, err, ErrNoServers)
+			return f.counters.hedges.Load() - before
+		}
+		other := newTask(a, b)
+		other.Zone = "example."
+		assert.Zero(t, hedges(other))
+		assert.Positive(t, hedges(newTask(a, b)))
+	})
+}

@@ -137,11 +137,11 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 }
 
 // isReliable reports whether the server of the candidate c had answered before the task, and has answered its latest query about
-// the zone, if there was one.
+// the zone. Servers of an attacker may answer for one zone only.
 func (f *Pool) isReliable(c *candidate) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return c.hasAnswered && (c.zoneHealth == nil || c.zoneHealth.unansweredCount == 0)
+	return c.hasAnswered && c.zoneHealth != nil && c.zoneHealth.hasAnswered && c.zoneHealth.unansweredCount == 0
 }
 
 // A candidateRank is the preference for one candidate. Ranks are compared field by field: number of queries, likelihood
