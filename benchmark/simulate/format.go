@@ -28,7 +28,7 @@ func (f engineResults) formatText(columns func(engineSpec) []metric) string {
 	}
 	var b strings.Builder
 	for _, s := range f.scenarios {
-		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.description, s.describeRequests(), newTextTable(s.tableRows(), columns(f.options.engine.spec())).formatFramed())
+		fmt.Fprintf(&b, "%s: %s; %s\n%s\n", s.scenario.name, s.scenario.description, s.describeRequests(), newTextTable(s.tableRows(), columns(f.options.engine.spec())).formatAligned())
 		if summary := s.compareWithPeers(nil); summary != "" {
 			b.WriteString(summary + "\n")
 		}

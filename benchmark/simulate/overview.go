@@ -95,7 +95,7 @@ func printOverview(w io.Writer, runs []engineResults) error {
 		return nil
 	}
 	s := last.scenarios[0]
-	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.description), toSentence(s.describeRequests()), table.formatFramed(), comparison,
+	_, err := fmt.Fprintf(w, "%s %s\n%s\n%s%s\n", toSentence(s.scenario.description), toSentence(s.describeRequests()), table.formatAligned(), comparison,
 		strings.Join(last.tableNotes(), "\n"))
 	return err
 }

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
+	"text/tabwriter"
 )
 
 // A textTable is a table for people. The first column has the names of the rows.
 type textTable struct {
 	titles []string
-	rows   [][]string // cells; nil: a horizontal rule
+	rows   [][]string // cells; nil: a rule between two groups of rows
 }
 
 // newTextTable returns a table of results, with a rule between the parts of a scenario. It leaves out columns for which
@@ -42,40 +42,18 @@ func newTextTable(rows []row, columns []metric) textTable {
 
 func (t *textTable) addRow(cells ...string) { t.rows = append(t.rows, cells) }
 
-// formatFramed returns the table with a frame. The first column is aligned left, and all others right.
-func (t textTable) formatFramed() string {
-	lines := slices.Concat([][]string{t.titles, nil}, t.rows)
-	width := make([]int, len(t.titles))
-	for _, cells := range lines {
-		for i, c := range cells {
-			width[i] = max(width[i], utf8.RuneCountInString(c))
-		}
-	}
-	rule := func(left, cross, right string) string {
-		var parts []string
-		for _, n := range width {
-			parts = append(parts, strings.Repeat("─", n+2))
-		}
-		return left + strings.Join(parts, cross) + right
-	}
+// formatAligned returns the table with columns of equal width, all aligned right, and a blank line for each rule.
+func (t textTable) formatAligned() string {
 	var b strings.Builder
-	b.WriteString(rule("╭", "┬", "╮") + "\n")
-	for _, cells := range lines {
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', tabwriter.AlignRight)
+	for _, cells := range slices.Concat([][]string{t.titles, nil}, t.rows) {
 		if cells == nil {
-			b.WriteString(rule("├", "┼", "┤") + "\n")
-			continue
+			cells = make([]string, len(t.titles)) // keeps the widths of the rows above
 		}
-		for i, c := range cells {
-			padding := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
-			if i == 0 {
-				fmt.Fprintf(&b, "│ %s%s │", c, padding)
-			} else {
-				fmt.Fprintf(&b, " %s%s │", padding, c)
-			}
-		}
-		b.WriteByte('\n')
+		fmt.Fprintln(w, strings.Join(cells, "\t")+"\t")
 	}
-	return b.String() + rule("╰", "┴", "╯")
+	_ = w.Flush() // to a Builder, which cannot fail
+	return b.String()
 }
 
 // formatMarkdown returns the table in Markdown, without rules. Columns without a title are aligned left, and so is the
