@@ -34,19 +34,6 @@ type strategy struct {
 	bestStaticHedges int  // hedges per call after the best static delays; 0: for other strategies
 }
 
-// A clientFactory makes clients of one hedging library. The fields of its implementations are settings of the library.
-type clientFactory interface {
-	newTransport(*clientSetup) (http.RoundTripper, error)
-	newInterceptors(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
-	newPolicyConstructor(virtualSetup) func() virtual.Policy
-}
-
-// withClients returns a copy of s whose clients the factory f makes, over HTTP, over gRPC and in virtual time.
-func (s strategy) withClients(f clientFactory) strategy {
-	s.http, s.grpc, s.virtual = f.newTransport, f.newInterceptors, f.newPolicyConstructor
-	return s
-}
-
 // A virtualSetup is the input from which a strategy makes a policy for a run in virtual time.
 type virtualSetup struct {
 	ctx        context.Context

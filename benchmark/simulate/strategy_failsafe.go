@@ -14,27 +14,22 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A failsafeClientFactory makes clients of the library failsafe-go, which send one hedge after a moving quantile of the
-// latency, within the default budget of the library.
-type failsafeClientFactory struct{}
-
+// The strategy of the library failsafe-go sends one hedge after a moving quantile of the latency, within the default budget
+// of the library.
 func init() {
 	registerStrategies(strategy{
 		name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", description: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
 		virtualModel: "a model of failsafe-go 0.9.8",
-	}.withClients(failsafeClientFactory{}))
-}
-
-func (failsafeClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
-	return failsafehttp.NewRoundTripper(s.countingTransport, newFailsafePolicy[*http.Response](s)), nil
-}
-
-func (failsafeClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
-	return []grpc.UnaryClientInterceptor{failsafegrpc.NewUnaryClientInterceptor(newFailsafePolicy[*wrapperspb.Int64Value](s))}, nil
-}
-
-func (failsafeClientFactory) newPolicyConstructor(virtualSetup) func() virtual.Policy {
-	return func() virtual.Policy { return new(virtual.FailsafePolicy) }
+		http: func(s *clientSetup) (http.RoundTripper, error) {
+			return failsafehttp.NewRoundTripper(s.countingTransport, newFailsafePolicy[*http.Response](s)), nil
+		},
+		grpc: func(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+			return []grpc.UnaryClientInterceptor{failsafegrpc.NewUnaryClientInterceptor(newFailsafePolicy[*wrapperspb.Int64Value](s))}, nil
+		},
+		virtual: func(virtualSetup) func() virtual.Policy {
+			return func() virtual.Policy { return new(virtual.FailsafePolicy) }
+		},
+	})
 }
 
 // newFailsafePolicy returns the hedge policy of failsafe-go for responses of type R. s receives the function that counts

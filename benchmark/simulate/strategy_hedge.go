@@ -23,11 +23,17 @@ type libraryClientFactory struct {
 
 func init() {
 	registerStrategies(
-		strategy{name: libraryStrategy, rank: 100, title: "hedge (no option set)", description: "this library, no option set"}.withClients(libraryClientFactory{}),
-		strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}.withClients(libraryClientFactory{}),
-		strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}.withClients(libraryClientFactory{maxHedges: 1}),
+		libraryClientFactory{}.newStrategy(strategy{name: libraryStrategy, rank: 100, title: "hedge (no option set)", description: "this library, no option set"}),
+		libraryClientFactory{}.newStrategy(strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}),
+		libraryClientFactory{maxHedges: 1}.newStrategy(strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}),
 	)
 	registerStrategies(libraryVariants()...)
+}
+
+// newStrategy returns s with the clients of the factory, over HTTP, over gRPC and in virtual time.
+func (l libraryClientFactory) newStrategy(s strategy) strategy {
+	s.http, s.grpc, s.virtual = l.newTransport, l.newInterceptors, l.newPolicyConstructor
+	return s
 }
 
 // libraryVariants returns strategies of this library with further options. Each runs only in the scenarios in which its

@@ -12,10 +12,6 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A hedgedhttpClientFactory makes clients of the library hedgedhttp, with one hedge after a fixed delay, its value.
-// hedgedhttp has no gRPC client, so over gRPC this library races attempts after the same delay.
-type hedgedhttpClientFactory time.Duration
-
 func init() {
 	registerStrategies(
 		strategy{
@@ -26,28 +22,27 @@ func init() {
 				return func() virtual.Policy { return virtual.StaticDelays{} }
 			},
 		},
-		hedgedhttpClientFactory(10*ms).newStrategy(strategy{name: "hedgedhttp-10ms", rank: 20, title: "hedgedhttp (10 ms)", description: "one hedge after 10 ms, no budget"}),
-		hedgedhttpClientFactory(50*ms).newStrategy(strategy{name: "hedgedhttp-50ms", rank: 30, description: "one hedge after 50 ms, no budget"}),
+		newHedgedhttpStrategy(10*ms, strategy{name: "hedgedhttp-10ms", rank: 20, title: "hedgedhttp (10 ms)", description: "one hedge after 10 ms, no budget"}),
+		newHedgedhttpStrategy(50*ms, strategy{name: "hedgedhttp-50ms", rank: 30, description: "one hedge after 50 ms, no budget"}),
 	)
 }
 
-func (d hedgedhttpClientFactory) newStrategy(s strategy) strategy {
+// newHedgedhttpStrategy returns s with clients of the library hedgedhttp, which send one hedge after a fixed delay.
+// hedgedhttp has no gRPC client, so over gRPC this library races attempts after the same delay.
+func newHedgedhttpStrategy(delay time.Duration, s strategy) strategy {
 	s.virtualModel = "a fixed delay without a budget"
 	s.grpcModel = "the same delay on the race of this library"
-	return s.withClients(d)
-}
-
-func (d hedgedhttpClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
-	return hedgedhttp.NewRoundTripper(time.Duration(d), 2, s.countingTransport)
-}
-
-func (d hedgedhttpClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
-	s.delays, s.raceOptions = []time.Duration{time.Duration(d)}, new(race.Options[int])
-	return nil, nil
-}
-
-func (d hedgedhttpClientFactory) newPolicyConstructor(virtualSetup) func() virtual.Policy {
-	return func() virtual.Policy { return virtual.StaticDelays{time.Duration(d)} }
+	s.http = func(setup *clientSetup) (http.RoundTripper, error) {
+		return hedgedhttp.NewRoundTripper(delay, 2, setup.countingTransport)
+	}
+	s.grpc = func(setup *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+		setup.delays, setup.raceOptions = []time.Duration{delay}, new(race.Options[int])
+		return nil, nil
+	}
+	s.virtual = func(virtualSetup) func() virtual.Policy {
+		return func() virtual.Policy { return virtual.StaticDelays{delay} }
+	}
+	return s
 }
 
 func init() {
