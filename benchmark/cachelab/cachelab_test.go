@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/cachelab"
-	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
 func TestMain(m *testing.M) {
-	dnsserver.ServeForwarder()
+	helper.Serve()
 	os.Exit(m.Run())
 }
 

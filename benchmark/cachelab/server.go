@@ -16,7 +16,6 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/cputime"
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
-	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/netsim"
 )
@@ -53,9 +52,7 @@ func (s *server) prepare() error {
 		}
 		s.queries = append(s.queries, query)
 	}
-	for deadline := time.Now().Add(timeout); s.exchangeOnce(s.queries[0], time.Second) != nil && time.Now().Before(deadline); {
-		time.Sleep(50 * time.Millisecond)
-	}
+	_ = dnsserver.WaitUntil(timeout, func() error { return s.exchangeOnce(s.queries[0], time.Second) })
 	for _, query := range s.queries {
 		if err := s.exchangeOnce(query, timeout); err != nil {
 			return err
@@ -159,13 +156,7 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 	before, known := cputime.RunningThreads(s.process.Pid)
 	start, first := time.Now(), s.row.Asked
 	s.row.Asked += lab.Load{Workers: workers}.Send(ctx, queries, func(i int) {
-		begin := time.Now()
-		err := s.sendQuery(s.queries[i%len(s.queries)])
-		call := latency.Call{Start: begin.Sub(start), Latency: time.Since(begin), Index: int32(first + i)}
-		if err != nil {
-			call.Winner = -1
-		}
-		s.calls.Add(call)
+		s.calls.Measure(ctx, start, first+i, func() error { return s.sendQuery(s.queries[i%len(s.queries)]) })
 		s.progress(1)
 	})
 	s.row.Elapsed += time.Since(start)

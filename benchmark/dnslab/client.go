@@ -14,7 +14,6 @@ import (
 
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
-	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
 )
@@ -46,15 +45,12 @@ func newForwarderContenders() (all []contender) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// SupportsTransport reports whether a contender can query servers over udp, tls or https.
-func SupportsTransport(contender, transport string) bool {
-	switch {
-	case slices.Contains(forwarders, contender):
-		return slices.Contains(dnsserver.SupportedTransports(contender), transport)
-	case contender == "miekg" || contender == "net-resolver":
-		return transport == "udp"
-	}
-	return slices.Contains(Contenders, contender)
+// ContendersOver returns the contenders that can query servers over udp, tls or https.
+func ContendersOver(transport string) []string {
+	return slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool {
+		transports, isForwarder := dnsserver.SupportedTransports[name]
+		return isForwarder && !slices.Contains(transports, transport) || (name == "miekg" || name == "net-resolver") && transport != "udp"
+	})
 }
 
 // A client is a running contender on a host of its own.
@@ -69,22 +65,6 @@ type client struct {
 
 // lookupName returns the n-th name, which contains that of the contender, so that servers can count its queries.
 func (c *client) lookupName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
-
-// measureLookup looks up the n-th name, and records the call unless ctx has ended. start is the start of the run.
-func (c *client) measureLookup(ctx context.Context, start time.Time, n int) {
-	name := c.lookupName(n)
-	begin := time.Now()
-	err := c.lookup(ctx, name)
-	took := time.Since(begin)
-	if ctx.Err() != nil {
-		return
-	}
-	call := latency.Call{Start: begin.Sub(start), Latency: took, Index: int32(n)}
-	if err != nil {
-		call.Winner = -1
-	}
-	c.calls.Add(call)
-}
 
 func (c *client) newRow() lab.Row {
 	calls := c.calls.SortedCalls()
@@ -120,7 +100,7 @@ func (l *testbed) upstreams() []string {
 // startClients starts the selected contenders, or all that support the transport.
 func (l *testbed) startClients() ([]*client, error) {
 	if len(l.conf.Contenders) == 0 {
-		l.conf.Contenders = slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool { return !SupportsTransport(name, l.conf.Transport) })
+		l.conf.Contenders = ContendersOver(l.conf.Transport)
 	}
 	return lab.StartAll(l.conf, contenders, func(s contender) (c *client, err error) {
 		c = &client{testbed: l, name: s.Name}

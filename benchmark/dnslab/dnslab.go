@@ -69,7 +69,8 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	start := time.Now()
 	lab.Load{Workers: cmp.Or(l.conf.Workers, interleavedWorkers)}.Send(ctx, l.conf.Calls, func(n int) {
 		for i := range clients {
-			clients[(n+i)%len(clients)].measureLookup(ctx, start, n)
+			c := clients[(n+i)%len(clients)]
+			c.calls.Measure(ctx, start, n, func() error { return c.lookup(ctx, c.lookupName(n)) })
 		}
 		l.conf.AddProgress(len(clients))
 	})

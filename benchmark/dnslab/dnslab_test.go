@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
-	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/internal/dnstest"
@@ -30,7 +30,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	dnsserver.ServeForwarder()
+	helper.Serve()
 	os.Exit(m.Run())
 }
 

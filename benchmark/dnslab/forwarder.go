@@ -33,23 +33,13 @@ func (c *client) startForwarder() (lookupFunc, error) {
 		return checkAnswer(server.Exchange(ctx, newQuery(name)))
 	}
 	if !strings.HasPrefix(c.conf.Scenario, "dead") {
-		if err := waitUntilReady(lookup, c.lookupName(-1)); err != nil {
-			return nil, err
-		}
+		err = dnsserver.WaitUntil(10*time.Second, func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			return lookup(ctx, c.lookupName(-1))
+		})
 	}
-	return lookup, nil
-}
-
-// waitUntilReady calls lookup until the answer is right, for at most 10 seconds.
-func waitUntilReady(lookup lookupFunc, name string) error {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		err := lookup(ctx, name)
-		cancel()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
+	return lookup, err
 }
 
 func (l *testbed) certificateFile() string { return filepath.Join(l.Dir, "roots.pem") }

@@ -26,7 +26,6 @@ import (
 const (
 	DefaultCalls = 12_000          // of a contender, unless the config has a number
 	CallTimeout  = 2 * time.Second // of a call; a failed call counts with this latency
-	BudgetShare  = 0.1             // of the calls that the hedge budget pays for
 )
 
 // A Row is the result of one contender. Its calls are in the order in which they arrived, and Tokens is the cost of all
@@ -34,17 +33,6 @@ const (
 type Row struct {
 	lab.Row
 	Tokens int // cost of the hedges
-}
-
-// TotalBurst returns the number of tokens that the hedge budgets of all endpoints of a contender hold together. Each
-// budget holds the tokens for the requests of two seconds, at the true rate plus a tenth. It holds at least twice the
-// cost of its most expensive hedge.
-func TotalBurst(scenario, contender string) int {
-	sc, err := lab.FindByName("scenario", scenarios, scenario)
-	if err != nil {
-		panic(err) // callers take the name from Scenarios
-	}
-	return len(sc.endpoints) * max(2*110*BudgetShare, 2*remoteHedgeCosts[contender])
 }
 
 // Run sends the calls of a scenario by the clients of the selected contenders, and returns a row for each. It runs in
@@ -61,12 +49,14 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 }
 
 // FakeTimeRun runs Run in fake time, in a helper process.
-var FakeTimeRun = bubble.Func[lab.Config, []Row]{Name: "endpointlab", Call: Run}
+var FakeTimeRun = bubble.New("endpointlab", Run)
 
 var contenders = []lab.Contender[*endpointSet, http.RoundTripper]{
 	{Name: "none", Start: func(s *endpointSet) (http.RoundTripper, error) { return s, nil }},
-	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.lastEndpointTransport(), nil }},
-	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.failoverTransport(), nil }},
+	{Name: "far", Start: func(s *endpointSet) (http.RoundTripper, error) {
+		return s.newFailoverTransport(len(s.endpoints) - 1), nil
+	}},
+	{Name: "failover", Start: func(s *endpointSet) (http.RoundTripper, error) { return s.newFailoverTransport(0), nil }},
 	{Name: "hedge", Start: func(s *endpointSet) (http.RoundTripper, error) { return hedge.New(s), nil }},
 	{Name: "hedge-endpoints", Start: newEndpointsClient},
 	{Name: "hedge-endpoints-3", Start: newEndpointsClient},
@@ -84,26 +74,16 @@ type roundTripperFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripperFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-func cloneForEndpoint(req *http.Request, i int) *http.Request {
-	r := req.Clone(req.Context())
-	r.URL.Host = endpointHostName(i)
-	return r
-}
-
 func endpointHostName(endpoint int) string { return fmt.Sprintf("endpoint%d.test", endpoint) }
 
-// lastEndpointTransport sends all requests to the last endpoint.
-func (s *endpointSet) lastEndpointTransport() http.RoundTripper {
-	return roundTripperFunc(func(req *http.Request) (*http.Response, error) {
-		return s.RoundTrip(cloneForEndpoint(req, len(s.endpoints)-1))
-	})
-}
-
-// failoverTransport sends a request to one endpoint after another, until an endpoint answers without an error.
-func (s *endpointSet) failoverTransport() http.RoundTripper {
+// newFailoverTransport returns a transport that sends a request to one endpoint after another, from the first on, until
+// an endpoint answers without an error.
+func (s *endpointSet) newFailoverTransport(first int) http.RoundTripper {
 	return roundTripperFunc(func(req *http.Request) (resp *http.Response, err error) {
-		for i := range s.endpoints {
-			if resp, err = s.RoundTrip(cloneForEndpoint(req, i)); err == nil || req.Context().Err() != nil {
+		for i := first; i < len(s.endpoints); i++ {
+			r := req.Clone(req.Context())
+			r.URL.Host = endpointHostName(i)
+			if resp, err = s.RoundTrip(r); err == nil || req.Context().Err() != nil {
 				break
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/benchmark/faultlab"
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/internal/doubles"
 	"github.com/gohedge/hedge/internal/netsim"
@@ -20,7 +21,7 @@ import (
 var scenario = flag.String("scenario", "refuses", "the scenario over kernel sockets")
 
 func TestMain(m *testing.M) {
-	faultlab.ServeGoResolver()
+	helper.Serve()
 	doubles.PreloadNetConfig()
 	os.Exit(m.Run())
 }

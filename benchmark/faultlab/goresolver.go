@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,24 +17,25 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/helper"
 )
 
-// startGoResolver starts Go's own resolver. It runs in a helper process that mounts the lab's resolv.conf over
+// startGoResolver starts Go's own resolver. It runs in a helper process that has the lab's resolv.conf in place of
 // /etc/resolv.conf, because Go's resolver reads no other file. On a network in memory, it runs in this process.
 func (r *resolver) startGoResolver() (resolveFunc, error) {
 	if r.conf.Memory {
 		return r.startGoResolverInProcess(), nil
 	}
-	cmd, err := goResolverProcess.Command(context.Background(), r.resolvConfPath(), "GODEBUG=", "LOCALDOMAIN=", "RES_OPTIONS=")
+	own, err := goResolverProcess.Command(context.Background(), struct{}{}, "GODEBUG=", "LOCALDOMAIN=", "RES_OPTIONS=")
 	if err != nil {
 		return nil, err
 	}
-	cmd.Stderr = os.Stderr
-	unshareMounts(cmd)
-	return r.startResolverProcess(cmd, func(q query) query {
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$1"`, r.resolvConfPath(), own.Path)
+	cmd.Env, cmd.Stderr = own.Env, os.Stderr
+	resolve, err := r.startResolverProcess(cmd)
+	return func(ctx context.Context, q query) (outcome, error) {
 		if q.qtype == dns.TypeHTTPS {
 			q.qtype = httpsSubstituteType
 		}
-		return q
-	})
+		return resolve(ctx, q)
+	}, err
 }
 
 // resolveName looks up IPv4 addresses if qtype is A, and otherwise TXT records.
@@ -108,18 +110,11 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 	}
 }
 
-var goResolverProcess = helper.Process[string]{Name: "faultlab", Call: serveGoResolver}
+var goResolverProcess = helper.New("faultlab", serveGoResolver)
 
-// ServeGoResolver answers queries by Go's resolver if Run has started this process as a helper, and does not return
-// then. In any other process it returns at once. A program that calls Run must call ServeGoResolver first.
-func ServeGoResolver() { goResolverProcess.Serve() }
-
-// serveGoResolver answers DNS queries over UDP by Go's resolver, with the resolv.conf in file, until the parent process ends. It also listens on TCP,
-// to show that it is ready.
-func serveGoResolver(file string) error {
-	if err := mountResolvConf(file); err != nil {
-		return err
-	}
+// serveGoResolver answers DNS queries over UDP by Go's resolver, until the parent process ends. It also listens on TCP, to
+// show that it is ready.
+func serveGoResolver(struct{}) error {
 	go func() { // ends with the process that has started it
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)

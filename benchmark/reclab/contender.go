@@ -21,8 +21,12 @@ var contenders = []lab.Contender[environment, *resolver]{
 	{Name: "unbound-validate", Start: newProgramStarter(configureUnbound(unboundValidatorModule))},
 	{Name: "named", Start: newProgramStarter(configureNamed("dnssec-validation no;", false))},
 	{Name: "named-validate", Start: newProgramStarter(configureNamed("dnssec-validation yes;", true))},
-	{Name: "pdns", Start: newProgramStarter(configurePowerDNS)},
-	{Name: "kresd", Start: newProgramStarter(configureKnot)},
+	{Name: "pdns", Start: newProgramStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+		return peers.PowerDNSCommand(dir, "--local-port=5353", "--hint-file="+filepath.Join(dir, "hints"))
+	})},
+	{Name: "kresd", Start: newProgramStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+		return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
+	})},
 	{Name: "sdns", Start: newProgramStarter(configureSDNS)},
 	{Name: "hickory", Start: newProgramStarter(configureHickory)},
 }
@@ -79,14 +83,6 @@ func configureNamed(validation string, hasAnchor bool) configureFunc {
 		}
 		return peers.NamedCommand(dir, 5353, validation, anchors+"\nzone \".\" { type hint; file \"hints\"; };")
 	}
-}
-
-func configurePowerDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
-	return peers.PowerDNSCommand(dir, "--local-port=5353", "--hint-file="+filepath.Join(dir, "hints"))
-}
-
-func configureKnot(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
-	return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
 }
 
 func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {

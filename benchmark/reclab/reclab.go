@@ -71,9 +71,9 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 	}
 	p := newInternetPlan(conf.Scenario, conf.Seed)
 	n := newInternet(p)
-	bed := new(lab.Testbed)
+	bed, err := lab.NewTestbed(conf)
 	defer bed.Close()
-	if err := bed.MakeDir(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	resolvers, err := lab.StartAll(conf, contenders, func(c lab.Contender[environment, *resolver]) (*resolver, error) {
@@ -92,11 +92,12 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 		repeats = 0.5
 	}
 	questions := n.drawQuestions(p, conf.Calls, repeats)
-	var monitor *stallMonitor
+	var stalls []stall
+	var running, recording sync.WaitGroup
+	measuring, stop := context.WithCancel(context.Background())
 	if !conf.Memory {
-		monitor = newStallMonitor()
+		recording.Go(func() { stalls = recordStalls(measuring) })
 	}
-	var running sync.WaitGroup
 	for i, r := range resolvers {
 		// The offsets prevent that the resolvers delay each other.
 		offset := time.Duration(float64(time.Second) / conf.Rate * float64(i) / float64(len(resolvers)))
@@ -106,11 +107,10 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 		})
 	}
 	running.Wait()
-	if monitor != nil {
-		monitor.stop()
-		for i := range rows {
-			rows[i].removeStalledQuestions(monitor.stalls)
-		}
+	stop()
+	recording.Wait()
+	for i := range rows {
+		rows[i].removeStalledQuestions(stalls)
 	}
 	return rows, errors.Join(append(errs, ctx.Err())...)
 }
@@ -134,7 +134,8 @@ func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questi
 		cpu = r.cpu()
 	}
 	start := time.Now()
-	row.Asked = lab.Load{Interarrival: newPoissonArrivals(rng, conf.Rate)}.Send(ctx, len(questions), func(i int) {
+	arrivals := func(int) time.Duration { return time.Duration(rng.ExpFloat64() / conf.Rate * float64(time.Second)) } // a Poisson process
+	row.Asked = lab.Load{Interarrival: arrivals}.Send(ctx, len(questions), func(i int) {
 		row.Questions[i] = r.measureQuestion(questions[i], start)
 		row.Questions[i].Index = int32(i)
 		conf.AddProgress(1)
@@ -152,11 +153,6 @@ func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questi
 	s, err := r.stats()
 	row.Hedges, row.Wins, row.Denied = s.Hedges, s.HedgeWins, s.Denied
 	return row, err
-}
-
-// newPoissonArrivals returns the times between the calls of a Poisson process, for lab.Load.Interarrival.
-func newPoissonArrivals(rng *rand.Rand, rate float64) func(int) time.Duration {
-	return func(int) time.Duration { return time.Duration(rng.ExpFloat64() / rate * float64(time.Second)) }
 }
 
 // countVerdicts sets the calls and the numbers of failures of the row from its questions.

@@ -9,13 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/reclab"
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
 func TestMain(m *testing.M) {
-	reclab.ServeResolver()
+	helper.Serve()
 	os.Exit(m.Run())
 }
 

@@ -1,9 +1,9 @@
 package reclab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -72,7 +72,10 @@ func newResolver(e environment) *resolver {
 // process, or in this process if the network is in memory.
 func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
-		s := librarySettings{Hints: e.network.internet.rootAddresses(), Hedge: h}
+		s := librarySettings{Hedge: h}
+		for _, root := range e.network.internet.roots {
+			s.Hints = append(s.Hints, root.addr)
+		}
 		if IsValidating(e.name) {
 			s.Anchor = e.network.internet.trustAnchor()
 		}
@@ -115,11 +118,7 @@ func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshe
 	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
 }
 
-var libraryProcess = helper.Process[librarySettings]{Name: "reclab", Call: librarySettings.serve}
-
-// ServeResolver runs the recursive resolver of this library if Run has started this process as a helper, and then
-// exits. In any other process it returns at once. A program that calls Run must call ServeResolver first.
-func ServeResolver() { libraryProcess.Serve() }
+var libraryProcess = helper.New("reclab", librarySettings.serve)
 
 // serve answers DNS queries until standard input ends, and then writes the resolver's statistics.
 func (s librarySettings) serve() error {
@@ -211,13 +210,6 @@ func (n *internet) writeRootFiles(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "anchor"), []byte(n.trustAnchor()+"\n"), 0o644)
 }
 
-func (n *internet) rootAddresses() (all []netip.Addr) {
-	for _, s := range n.roots {
-		all = append(all, s.addr)
-	}
-	return all
-}
-
 // setStatsCommand makes r.stats end cmd, by closing its standard input, and return the statistics that cmd then writes.
 func (r *resolver) setStatsCommand(cmd *exec.Cmd) error {
 	cmd.Stdout = nil
@@ -248,21 +240,19 @@ func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 // waitUntilReady queries a missing name until the resolver answers, for at most 30 seconds. The resolver has then
 // cached the servers of the root and of one top-level domain.
 func (r *resolver) waitUntilReady(ctx context.Context) error {
-	deadline := time.Now().Add(30 * time.Second)
-	for {
+	err := dnsserver.WaitUntil(30*time.Second, func() error {
+		if ctx.Err() != nil {
+			return nil
+		}
 		m := new(dns.Msg)
 		m.SetQuestion("www.nobody.c00.", dns.TypeA)
 		lookupCtx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
 		answer, err := r.exchange(lookupCtx, m)
-		cancel()
-		switch {
-		case err == nil && answer.Rcode == dns.RcodeNameError:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case time.Now().After(deadline):
-			return errors.Join(errors.New("it does not start"), err)
+		if err == nil && answer.Rcode != dns.RcodeNameError {
+			err = fmt.Errorf("it answers %s", dns.RcodeToString[answer.Rcode])
 		}
-		_ = lab.SleepContext(ctx, 100*time.Millisecond)
-	}
+		return err
+	})
+	return cmp.Or(ctx.Err(), err)
 }

@@ -1,8 +1,11 @@
 package reclab
 
 import (
+	"context"
 	"slices"
 	"time"
+
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
 const (
@@ -11,38 +14,19 @@ const (
 	stallMargin        = 2 * time.Second        // a stall may delay questions asked so long before its end
 )
 
-// A stallMonitor detects stalls: times at which this process did not run, so that a timer is more than 100 ms late.
-type stallMonitor struct {
-	stopping, stopped chan struct{}
-	stalls            []stall // valid after stop
-}
-
-// A stall is a period in which this process did not run.
+// A stall is a period in which this process did not run, so that a timer was more than 100 ms late.
 type stall struct{ from, to time.Time }
 
-// newStallMonitor starts a goroutine that records stalls, until stop is called.
-func newStallMonitor() *stallMonitor {
-	m := &stallMonitor{stopping: make(chan struct{}), stopped: make(chan struct{})}
-	go func() {
-		defer close(m.stopped)
-		for {
-			begin := time.Now()
-			select {
-			case <-m.stopping:
-				return
-			case <-time.After(stallCheckInterval):
-			}
-			if now := time.Now(); now.Sub(begin) > stallCheckInterval+minStallDelay {
-				m.stalls = append(m.stalls, stall{begin, now})
-			}
+// recordStalls returns the stalls until ctx ends.
+func recordStalls(ctx context.Context) (stalls []stall) {
+	for ctx.Err() == nil {
+		begin := time.Now()
+		_ = lab.SleepContext(ctx, stallCheckInterval)
+		if now := time.Now(); now.Sub(begin) > stallCheckInterval+minStallDelay {
+			stalls = append(stalls, stall{begin, now})
 		}
-	}()
-	return m
-}
-
-func (m *stallMonitor) stop() {
-	close(m.stopping)
-	<-m.stopped
+	}
+	return stalls
 }
 
 // removeStalledQuestions removes the questions that were asked during one of stalls or shortly before it.

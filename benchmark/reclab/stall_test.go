@@ -1,6 +1,7 @@
 package reclab
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,9 +29,8 @@ func TestQuestionsBeforeAStallAreLeftOut(t *testing.T) {
 
 func TestNothingStallsInFakeTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newStallMonitor()
-		time.Sleep(10 * time.Second)
-		s.stop()
-		assert.Empty(t, s.stalls)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		assert.Empty(t, recordStalls(ctx))
 	})
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/gohedge/hedge"
 	"github.com/gohedge/hedge/benchmark/internal/bubble"
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 	"github.com/gohedge/hedge/dnshedge"
@@ -71,12 +72,11 @@ type serviceRow struct {
 	Lookups, Full, Resumed float64 // lookups of hosts, and TLS handshakes of both kinds
 }
 
-var measureService = bubble.Func[clientSetup, serviceRow]{Name: "service", Call: runService}
+var measureService = bubble.New("service", runService)
 
 func main() {
 	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(context.Background(), "localhost") // reads resolv.conf outside of the bubbles
-	measureService.Serve()
-	measurePool.Serve()
+	helper.Serve()
 	fmt.Print("| a request with four calls | p50 ms | p99 ms | lookups a minute | full handshakes | resumed |\n|---|--:|--:|--:|--:|--:|\n")
 	for _, s := range setups {
 		r, err := measureService.Run(context.Background(), s)

@@ -27,7 +27,7 @@ type poolRow struct {
 }
 
 // measurePool measures lookups by a pool with the given number of threads. 0: by a dnshedge.Client.
-var measurePool = bubble.Func[int, poolRow]{Name: "pool", Call: runPool}
+var measurePool = bubble.New("pool", runPool)
 
 // printPools measures and prints the table of lookups by pools.
 func printPools(ctx context.Context, w io.Writer) error {

@@ -17,13 +17,7 @@ func init() {
 	)
 }
 
-const (
-	cachedRuns  = 3 // unless -runs or -quick says otherwise
-	quickCached = 2000
-
-	// maxTimerDelayOfCached is large, because the engine measures processor time, and keeps all processors busy itself.
-	maxTimerDelayOfCached = 50 * time.Millisecond
-)
+const quickCached = 2000
 
 var cachedScenarios = newLabScenarios("DNS: ", cachelab.Scenarios)
 
@@ -34,8 +28,9 @@ var cachedEngine = labEngine[cachelab.Row]{
 	engineSpec: engineSpec{
 		name: "cached", description: "asks DNS servers for names in their caches, over UDP and TCP (root, Linux)",
 		scenarios: append(cachedScenarios, newLabScenarios("DNS: ", cachelab.ManyClients, func(sc *scenario) { sc.long = true })...),
-		refusal:   "not a DNS server with a cache", runs: cachedRuns,
-		maxTimerDelay: maxTimerDelayOfCached, hidden: []string{"extra requests", "wins"},
+		refusal:   "not a DNS server with a cache", runs: 3,
+		maxTimerDelay: 50 * time.Millisecond, // the engine measures processor time, and keeps all processors busy itself
+		hidden:        []string{"extra requests", "wins"},
 	},
 	contenders: func(scenario string) []string {
 		return slices.DeleteFunc(slices.Clone(cachelab.Contenders), func(name string) bool { return name == dnsserver.BareGo && scenario != "tcp-new" })

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/dnslab"
@@ -19,8 +18,6 @@ func init() {
 // dnsTransports has the names of the transports in package dnslab, UDP first.
 var dnsTransports = []string{"udp", "tls", "https"}
 
-const quickLookups = 505
-
 // newDNSEngine returns the engine dns of simulate. DNS clients and forwarders query DNS servers over a simulated network,
 // through kernel sockets in network namespaces. It needs root on Linux. Forwarders are processes of their own.
 //
@@ -36,10 +33,8 @@ func newDNSEngine(transport string) engine {
 			}),
 			refusal: "not offered for DNS over " + transport, maxTimerDelay: maxTimerDelay, hidden: []string{"sent"},
 		},
-		contenders: func(string) []string {
-			return slices.DeleteFunc(slices.Clone(dnslab.Contenders), func(name string) bool { return !dnslab.SupportsTransport(name, transport) })
-		},
-		how: "all in turn", run: dnslab.Run,
-		calls: func(j job) int { return j.requestCount(dnslab.DefaultLookups, quickLookups) },
+		contenders: func(string) []string { return dnslab.ContendersOver(transport) },
+		how:        "all in turn", run: dnslab.Run,
+		calls: func(j job) int { return j.requestCount(dnslab.DefaultLookups, 505) },
 	}
 }

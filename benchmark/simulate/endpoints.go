@@ -3,7 +3,6 @@ package main
 import "github.com/gohedge/hedge/benchmark/endpointlab"
 
 func init() {
-	registerHelperProcess(endpointlab.FakeTimeRun.Serve)
 	registerEngine(80, endpointsEngine)
 	registerMetrics(newEngineMetric("tokens_pct", "tokens %", 19, "%.2f"))
 	registerStrategies(
@@ -29,11 +28,9 @@ var endpointsEngine = labEngine[endpointlab.Row]{
 	},
 	contenders: func(string) []string { return endpointlab.Contenders },
 	how:        "all in fake time", run: endpointlab.FakeTimeRun.Run,
-	calls:     func(j job) int { return j.requestCount(endpointlab.DefaultCalls, quickCalls) },
+	calls:     func(j job) int { return j.requestCount(endpointlab.DefaultCalls, 8000) },
 	fixedRate: "the rate of calls to endpoints is that of the scenario",
 	complete: func(_ job, t *trial, r endpointlab.Row) {
 		t.engineFigures = wholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
 	},
 }
-
-const quickCalls = 8000

@@ -55,16 +55,3 @@ func engines() (all []engine) {
 	}
 	return all
 }
-
-var helperProcesses []func()
-
-// registerHelperProcess adds a function that does the work of a helper process and exits if an engine has started this
-// process as a helper. Otherwise the function returns at once.
-func registerHelperProcess(serve func()) { helperProcesses = append(helperProcesses, serve) }
-
-// runHelperProcess calls the functions that registerHelperProcess has added.
-func runHelperProcess() {
-	for _, serve := range helperProcesses {
-		serve()
-	}
-}

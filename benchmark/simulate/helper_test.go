@@ -11,10 +11,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 )
 
 func TestMain(m *testing.M) {
-	runHelperProcess()
+	helper.Serve()
 	os.Exit(m.Run())
 }
 

@@ -67,7 +67,7 @@ func (j job) newLabTrial(engine string, r lab.Row) trial {
 	t.refused, t.failures = int(r.Denied), r.Failures
 	if r.Sent > 0 {
 		sent := roundToFourDecimals(r.SentPerCall())
-		t.sent, t.cost = &sent, &hedgeCost{extra: 100 * (r.SentPerCall() - 1), hedges: int(r.Hedges), wins: int(r.Wins)}
+		t.sent, t.counted = &sent, &r
 	}
 	if r.CPU > 0 {
 		each := roundToFourDecimals(float64(r.CPU.Microseconds()) / float64(r.Asked))

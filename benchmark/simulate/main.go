@@ -63,10 +63,12 @@ import (
 	"syscall"
 
 	"golang.org/x/term"
+
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 )
 
 func main() {
-	runHelperProcess()
+	helper.Serve()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt kills
 	os.Exit(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr, term.IsTerminal(int(os.Stderr.Fd()))))
@@ -96,33 +98,35 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 		return exitOK
 	}
 	p := newProgressDisplay(stderr, terminal)
-	if o.readme != nil {
-		if err := measureDocuments(ctx, o, p); err != nil {
-			p.printLine("simulate: %v", err)
-			return exitFailed
-		}
-		return exitOK
-	}
-	found, err := runEngines(ctx, o, p)
-	if err != nil && ctx.Err() == nil {
+	if err := runWithOptions(ctx, o, p, stdout, stderr); err != nil {
 		p.printLine("simulate: %v", err)
 		return exitFailed
-	}
-	if err := printResults(stdout, stderr, o, found); err != nil {
-		fmt.Fprintln(stderr, "simulate:", err)
-		return exitFailed
-	}
-	if o.out != "" && slices.ContainsFunc(found, func(f engineResults) bool { return len(f.scenarios) > 0 }) {
-		index, err := writeReport(o.out, found)
-		if err != nil {
-			fmt.Fprintln(stderr, "simulate:", err)
-			return exitFailed
-		}
-		fmt.Fprintln(stderr, "report:", index)
 	}
 	if ctx.Err() != nil {
 		fmt.Fprintln(stderr, "simulate: interrupted; this is what was done until then")
 		return exitInterrupted
 	}
 	return exitOK
+}
+
+// runWithOptions measures documents, or runs engines and writes their results. If ctx ends, it writes those until then.
+func runWithOptions(ctx context.Context, o options, p *progressDisplay, stdout, stderr io.Writer) error {
+	if o.readme != nil {
+		return measureDocuments(ctx, o, p)
+	}
+	found, err := runEngines(ctx, o, p)
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	if err := printResults(stdout, stderr, o, found); err != nil {
+		return err
+	}
+	if o.out == "" || !slices.ContainsFunc(found, func(f engineResults) bool { return len(f.scenarios) > 0 }) {
+		return nil
+	}
+	index, err := writeReport(o.out, found)
+	if err == nil {
+		fmt.Fprintln(stderr, "report:", index)
+	}
+	return err
 }

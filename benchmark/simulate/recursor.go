@@ -3,7 +3,6 @@ package main
 import "github.com/gohedge/hedge/benchmark/reclab"
 
 func init() {
-	registerHelperProcess(reclab.ServeResolver)
 	registerEngine(60, recursorEngine)
 	registerStrategies(
 		strategy{name: "hedge-off", rank: 104, description: "this library's resolver without hedging; a lost query goes to another server"},
@@ -31,16 +30,17 @@ var recursorEngine = labEngine[reclab.Row]{
 				sc.parts = divideByIndex("traps", reclab.IsKeyTrapQuestion)
 			}
 		}),
-		refusal: "not a resolver, or not one for this scenario", runs: recursorRuns,
-		maxTimerDelay: maxTimerDelayOfRecursor, population: "with 10 s for failures", hidden: []string{"extra requests", "wins"},
+		refusal: "not a resolver, or not one for this scenario", runs: 3,
+		maxTimerDelay: 2 * maxTimerDelay, // answers take ten times as long as those of other engines
+		population:    "with 10 s for failures", hidden: []string{"extra requests", "wins"},
 	},
 	contenders: reclab.ContendersOf,
 	how:        "all at once", run: reclab.Run,
 	calls: func(j job) int {
-		if j.scenario.name == "dead" {
-			return j.requestCount(deadQuestions, quickQuestions)
+		if j.scenario.name == "dead" { // where each takes seconds
+			return j.requestCount(1000, 300)
 		}
-		return j.requestCount(reclab.DefaultQuestions, quickQuestions)
+		return j.requestCount(reclab.DefaultQuestions, 300)
 	},
 	complete: func(j job, _ *trial, r reclab.Row) {
 		if r.Stalled > 0 {
@@ -48,13 +48,3 @@ var recursorEngine = labEngine[reclab.Row]{
 		}
 	},
 }
-
-// maxTimerDelayOfRecursor is twice that of other engines, because answers take ten times as long.
-const maxTimerDelayOfRecursor = 2 * maxTimerDelay
-
-const (
-	recursorRuns = 3 // unless -runs or -quick says otherwise
-
-	quickQuestions = 300
-	deadQuestions  = 1000 // in the scenario of that name, where each takes seconds
-)

@@ -4,7 +4,6 @@ import "github.com/gohedge/hedge/benchmark/internal/dnsserver"
 
 // init registers the DNS resolvers that several engines compare. They are forwarders, except in the engine recursor.
 func init() {
-	registerHelperProcess(dnsserver.ServeForwarder)
 	registerStrategies(
 		strategy{name: "net-resolver", rank: 240, description: "Go's own resolver"},
 		strategy{name: "forwarder", rank: 245, description: "this library as a forwarder, with its defaults"},

@@ -70,16 +70,13 @@ func collectStrategies(all ...engineResults) []strategy {
 // tableRows returns the rows of the scenario for tables that people read, with this library first in the whole scenario
 // and in each part. It leaves out parts without requests, which occur in short runs.
 func (f scenarioResults) tableRows() []row {
-	rows := slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
-	for i, r := range rows {
-		if r.Strategy != libraryStrategy {
-			continue
-		}
-		first := slices.IndexFunc(rows, func(other row) bool { return other.Scenario == r.Scenario })
-		copy(rows[first+1:], rows[first:i])
-		rows[first] = r
+	f.results = slices.Clone(f.results)
+	if i := slices.Index(f.strategies(), libraryStrategy); i > 0 {
+		ours := f.results[i]
+		copy(f.results[1:], f.results[:i])
+		f.results[0] = ours
 	}
-	return rows
+	return slices.DeleteFunc(f.rows(), func(r row) bool { return r.Requests == 0 && r.Scenario != f.scenario.name })
 }
 
 func (f scenarioResults) describeRequests() string {

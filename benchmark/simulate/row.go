@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
@@ -46,12 +47,12 @@ type trial struct {
 	strategy string
 	seed     uint64
 	calls    []latency.Call
-	refused  int        // hedges, if the calls do not say so
-	conns    *int       // opened
-	cpu      *float64   // microseconds per request
-	cost     *hedgeCost // if the calls do not say so
-	failures int        // calls that failed, and count with the time that their callers waited
-	sent     *float64   // queries per request
+	refused  int      // hedges, if the calls do not say so
+	conns    *int     // opened
+	cpu      *float64 // microseconds per request
+	counted  *lab.Row // has the queries and hedges of a lab whose calls do not say so
+	failures int      // calls that failed, and count with the time that their callers waited
+	sent     *float64 // queries per request
 
 	// engineFigures returns the figures of the columns that only this engine has. calls are the indices of the calls to
 	// count: those of a part of the scenario, or all calls if part is empty. It is nil for most engines.
@@ -66,12 +67,6 @@ func wholeScenarioFigures(figures map[string]float64) func(string, []int) map[st
 		}
 		return nil
 	}
-}
-
-// A hedgeCost is the cost of hedging in a trial.
-type hedgeCost struct {
-	extra        float64 // percent
-	hedges, wins int
 }
 
 // A strategyResult is the summary of a trial without the calls. It has a row for the whole scenario and for each part
@@ -92,9 +87,9 @@ func (t *trial) toResult() strategyResult {
 	for _, p := range t.scenario.parts {
 		res.rows = append(res.rows, t.newRow(p.name, p.contains))
 	}
-	if t.cost != nil {
+	if c := t.counted; c != nil {
 		for i := range res.rows {
-			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = roundToFourDecimals(t.cost.extra), t.cost.hedges, t.cost.wins
+			res.rows[i].Extra, res.rows[i].Hedges, res.rows[i].Wins = roundToFourDecimals(100*(c.SentPerCall()-1)), int(c.Hedges), int(c.Wins)
 		}
 	}
 	return res
@@ -108,7 +103,7 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 		r.Scenario += "/" + part
 	}
 	var took []time.Duration
-	var sum, squares float64
+	var all moments
 	changes := t.scenario.partBoundaries()
 	phases := make([][]float64, len(changes)+1)
 	var included []int
@@ -133,19 +128,18 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 			phase++
 		}
 		phases[phase] = append(phases[phase], toMillis(c.Latency))
-		sum += toMillis(c.Latency)
-		squares += toMillis(c.Latency) * toMillis(c.Latency)
+		all.add(toMillis(c.Latency))
 	}
 	if r.Requests > 0 {
 		r.Extra = roundToFourDecimals(100 * float64(r.Hedges) / float64(r.Requests))
 	}
 	t.setEngineFigures(&r, part, included)
-	if n := float64(len(took)); n > 0 {
+	if len(took) > 0 {
 		slices.Sort(took)
 		q := func(q float64) float64 { return roundToFourDecimals(toMillis(latency.Quantile(took, q))) }
 		r.P50, r.P90, r.P95, r.P99, r.P999, r.Max = q(0.5), q(0.9), q(0.95), q(0.99), q(0.999), q(1)
-		r.Mean = roundToFourDecimals(sum / n)
-		r.Stddev = roundToFourDecimals(math.Sqrt(max(0, squares/n-sum*sum/n/n)))
+		r.Mean = roundToFourDecimals(all.sum / all.n)
+		r.Stddev = roundToFourDecimals(math.Sqrt(all.variance()))
 	}
 	sorted := make([]float64, len(took))
 	for i, d := range took {

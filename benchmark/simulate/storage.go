@@ -7,7 +7,6 @@ import (
 )
 
 func init() {
-	registerHelperProcess(storelab.FakeTimeRun.Serve)
 	registerEngine(70, storageEngine)
 	registerMetrics(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
 	registerStrategies(
@@ -47,14 +46,12 @@ var storageEngine = labEngine[storelab.Row]{
 	},
 	contenders: func(string) []string { return storelab.Contenders },
 	how:        "all in fake time", run: storelab.FakeTimeRun.Run,
-	calls:     func(j job) int { return j.requestCount(storelab.DefaultReads, quickReads) },
+	calls:     func(j job) int { return j.requestCount(storelab.DefaultReads, 2000) },
 	fixedRate: fmt.Sprintf("storage keeps %d reads in flight instead", storelab.ConcurrentReads),
 	complete: func(_ job, t *trial, r storelab.Row) {
 		t.engineFigures = func(_ string, calls []int) map[string]float64 { return excessBytesPercent(r.Traffic, calls) }
 	},
 }
-
-const quickReads = 2000
 
 // excessBytesPercent returns by how many percent the bytes that reads requested (key askedTwice) and received
 // (sentTwice) exceed the bytes that were read. reads are indexes in traffic, which has the bytes of every read of a

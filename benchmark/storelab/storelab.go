@@ -59,7 +59,7 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 }
 
 // FakeTimeRun runs Run in fake time, in a helper process.
-var FakeTimeRun = bubble.Func[lab.Config, []Row]{Name: "storelab", Call: Run}
+var FakeTimeRun = bubble.New("storelab", Run)
 
 func measureContender(ctx context.Context, conf lab.Config, sc scenario, c lab.Contender[*objectStore, rangeReader]) (Row, error) {
 	s := newObjectStore(sc, conf.Seed, conf.Calls)

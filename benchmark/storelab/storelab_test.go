@@ -10,12 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/benchmark/internal/helper"
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 	"github.com/gohedge/hedge/benchmark/storelab"
 )
 
 func TestMain(m *testing.M) {
-	storelab.FakeTimeRun.Serve()
+	helper.Serve()
 	os.Exit(m.Run())
 }
 

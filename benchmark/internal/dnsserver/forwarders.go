@@ -33,14 +33,11 @@ type ForwarderConfig struct {
 	ServesTLS       bool     // it serves DNS over TLS only, with the certificate and the key in CertificateFile
 }
 
-// supportedTransports lists the transports over which each forwarder can query servers with a private certificate.
-var supportedTransports = map[string][]string{
+// SupportedTransports lists the transports over which each forwarder can query servers with a private certificate.
+var SupportedTransports = map[string][]string{
 	"forwarder": {"udp", "tls", "https"}, "unbound": {"udp", "tls"}, "named": {"udp", "tls"}, "pdns": {"udp", "tls"}, "kresd": {"udp", "tls"},
 	"dnsdist": {"udp", "tls", "https"}, "sdns": {"udp"}, "hickory": {"udp"},
 }
-
-// SupportedTransports returns the transports over which the forwarder name can query servers: udp, tls or https.
-func SupportedTransports(name string) []string { return supportedTransports[name] }
 
 // Command returns the command that runs a forwarder: a peer, "forwarder" for this library, or BareGo. The error is
 // exec.ErrNotFound if the program is not installed.
@@ -54,7 +51,7 @@ func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	case BareGo:
 		return bareProcess.Command(context.Background(), forwarderSettings{}, "GOMAXPROCS=1")
 	case "unbound":
-		return f.unboundCommand()
+		return f.UnboundCommand("")
 	case "named":
 		return f.namedCommand()
 	case "pdns":
@@ -97,24 +94,18 @@ func (f ForwarderConfig) formatUpstreams(format, separator string) string {
 	return strings.Join(all, separator)
 }
 
-// UnboundForwardZone returns the section forward-zone of unbound's configuration for the servers at addresses.
-func UnboundForwardZone(addresses []string) string {
-	return "forward-zone:\n  name: \".\"\n  forward-addr: " + strings.Join(addresses, "\n  forward-addr: ") + "\n"
-}
-
-func (f ForwarderConfig) unboundCommand() (*exec.Cmd, error) {
-	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", MaxTCPConns, tcpIdleSeconds)
+// UnboundCommand returns the command that runs unbound as a forwarder. settings are further lines of its configuration.
+func (f ForwarderConfig) UnboundCommand(settings string) (*exec.Cmd, error) {
+	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", MaxTCPConns, tcpIdleSeconds) + settings
 	if f.ServesTLS {
 		server += fmt.Sprintf("  tls-port: 53\n  tls-service-pem: %[1]q\n  tls-service-key: %[1]q\n", f.CertificateFile)
 	}
-	if f.Transport == "udp" {
-		return f.Peers.UnboundCommand(f.Dir, server, UnboundForwardZone(f.Upstreams))
+	upstream, zone := "  forward-addr: %s@%d\n", "forward-zone:\n  name: \".\"\n"
+	if f.Transport == "tls" {
+		server += fmt.Sprintf("  tls-cert-bundle: %q\n", f.CertificateFile)
+		upstream, zone = "  forward-addr: %s@%d#"+f.ServerName+"\n", zone+"  forward-tls-upstream: yes\n"
 	}
-	var addresses []string
-	for _, address := range f.Upstreams {
-		addresses = append(addresses, address+"@853#"+f.ServerName)
-	}
-	return f.Peers.UnboundCommand(f.Dir, server+"  tls-cert-bundle: \""+f.CertificateFile+"\"\n", UnboundForwardZone(addresses)+"  forward-tls-upstream: yes\n")
+	return f.Peers.UnboundCommand(f.Dir, server, zone+f.formatUpstreams(upstream, ""))
 }
 
 func (f ForwarderConfig) namedCommand() (*exec.Cmd, error) {
@@ -159,8 +150,8 @@ type forwarderSettings struct {
 
 // The helper processes of this package: this library's forwarder, and the server of BareGo.
 var (
-	forwarderProcess = helper.Process[forwarderSettings]{Name: "forwarder", Call: forwarderSettings.serve}
-	bareProcess      = helper.Process[forwarderSettings]{Name: BareGo, Call: serveBareGo}
+	forwarderProcess = helper.New("forwarder", forwarderSettings.serve)
+	bareProcess      = helper.New(BareGo, serveBareGo)
 )
 
 // helperCommand returns a command that runs this program again as this library's forwarder, with one thread.
@@ -174,13 +165,6 @@ func (f ForwarderConfig) helperCommand() (*exec.Cmd, error) {
 		settings.CertificateFile = f.CertificateFile
 	}
 	return forwarderProcess.Command(context.Background(), settings, env...)
-}
-
-// ServeForwarder runs a forwarder if ForwarderConfig.Command has described this process as a helper, and does not return
-// then. In any other process it returns at once. A program that starts forwarders must call ServeForwarder first.
-func ServeForwarder() {
-	forwarderProcess.Serve()
-	bareProcess.Serve()
 }
 
 // serve runs this library's forwarder.

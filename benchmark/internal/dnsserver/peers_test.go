@@ -64,7 +64,7 @@ func TestForwardersHaveCommandsForTheirTransports(t *testing.T) {
 		require.NoError(t, peers.Add(name+"="+program))
 	}
 	for _, name := range append([]string{"forwarder"}, dnsserver.PeerNames()...) {
-		for _, transport := range dnsserver.SupportedTransports(name) {
+		for _, transport := range dnsserver.SupportedTransports[name] {
 			f := dnsserver.ForwarderConfig{Peers: peers, Dir: dir, Upstreams: []string{"192.0.2.7", "192.0.2.8"}, Transport: transport, ServerName: "dns.example", CertificateFile: "roots.pem"}
 			cmd, err := f.Command(name)
 			require.NoError(t, err, name)

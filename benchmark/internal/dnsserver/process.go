@@ -33,16 +33,28 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, 
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
-	for range 200 {
+	err = WaitUntil(4*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
 		conn, err := host.DialContext(ctx, "tcp", ListenAddress)
-		cancel()
-		if err == nil {
-			return c, stop, conn.Close()
+		if err != nil {
+			return err
 		}
-		time.Sleep(20 * time.Millisecond)
+		return conn.Close()
+	})
+	if err != nil {
+		return nil, stop, fmt.Errorf("the server does not start; its output: %s", output.String())
 	}
-	return nil, stop, fmt.Errorf("the server does not start; its output: %s", output.String())
+	return c, stop, nil
+}
+
+// WaitUntil calls the function try until it returns no error, for about the given time. It returns the last error.
+func WaitUntil(limit time.Duration, try func() error) (err error) {
+	deadline := time.Now().Add(limit)
+	for err = try(); err != nil && time.Now().Before(deadline); err = try() {
+		time.Sleep(50 * time.Millisecond)
+	}
+	return err
 }
 
 // An OutputTail is an io.Writer that keeps the last 400 bytes of a program's output.

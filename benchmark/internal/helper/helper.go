@@ -13,10 +13,22 @@ import (
 // requestEnv is the variable of a helper process: the name of its function, a space, and the input as JSON.
 const requestEnv = "HEDGE_BENCHMARK_HELPER"
 
+// calls has the functions by their names. They decode their input from JSON.
+var calls = make(map[string]func(input []byte) error)
+
 // A Process is a function that runs in a helper process, for which this program is started again.
-type Process[In any] struct {
-	Name string // unique in the program
-	Call func(In) error
+type Process[In any] struct{ name string }
+
+// New returns a process that calls a function. It is called when a package is initialized. name is unique in the program.
+func New[In any](name string, call func(In) error) Process[In] {
+	calls[name] = func(input []byte) error {
+		var in In
+		if err := json.Unmarshal(input, &in); err != nil {
+			return err
+		}
+		return call(in)
+	}
+	return Process[In]{name}
 }
 
 // Command returns a command that calls the function with the input in, and is killed if ctx ends. env has further variables.
@@ -31,23 +43,19 @@ func (p Process[In]) Command(ctx context.Context, in In, env ...string) (*exec.C
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = append(append(os.Environ(), requestEnv+"="+p.Name+" "+string(text)), env...)
+	cmd.Env = append(append(os.Environ(), requestEnv+"="+p.name+" "+string(text)), env...)
 	return cmd, nil
 }
 
-// Serve calls the function if Command describes this process, and then exits. In any other process it returns at once.
-func (p Process[In]) Serve() {
-	text, ok := strings.CutPrefix(os.Getenv(requestEnv), p.Name+" ")
+// Serve calls the function of a Process if Command describes this process, and then exits. In any other process it returns
+// at once.
+func Serve() {
+	name, input, ok := strings.Cut(os.Getenv(requestEnv), " ")
 	if !ok {
 		return
 	}
-	var in In
-	err := json.Unmarshal([]byte(text), &in)
-	if err == nil {
-		err = p.Call(in)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", p.Name, err)
+	if err := calls[name]([]byte(input)); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(1)
 	}
 	os.Exit(0)

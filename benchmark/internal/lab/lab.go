@@ -7,6 +7,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -110,6 +111,19 @@ func (r *Recorder) Add(c latency.Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = append(r.calls, c)
+}
+
+// Measure calls the function call and records the result, unless ctx has ended. start is the start of the run.
+func (r *Recorder) Measure(ctx context.Context, start time.Time, index int, call func() error) {
+	begin := time.Now()
+	err := call()
+	c := latency.Call{Start: begin.Sub(start), Latency: time.Since(begin), Index: int32(index)}
+	if err != nil {
+		c.Winner = -1
+	}
+	if ctx.Err() == nil {
+		r.Add(c)
+	}
 }
 
 // SortedCalls returns the recorded calls, sorted by Index. No call may be added afterwards.

@@ -9,9 +9,9 @@ import (
 )
 
 // A Testbed owns the resources of a run: a simulated network, a directory for files, and those for which AtClose has
-// registered a function. The zero value has no network and no directory.
+// registered a function.
 type Testbed struct {
-	Net *netsim.Network
+	Net *netsim.Network // nil if the testbed has no hosts
 	Dir string
 
 	mu      sync.Mutex // guards closers
@@ -26,20 +26,17 @@ func NewTestbed(c Config, hosts ...string) (t *Testbed, err error) {
 		newNetwork = netsim.NewMemory
 	}
 	t = new(Testbed)
-	if t.Net, err = newNetwork(c.Seed, hosts...); err != nil {
+	if len(hosts) > 0 {
+		if t.Net, err = newNetwork(c.Seed, hosts...); err != nil {
+			return t, err
+		}
+		t.AtClose(func() { _ = t.Net.Close() })
+	}
+	if t.Dir, err = os.MkdirTemp("", "lab"); err != nil {
 		return t, err
 	}
-	t.AtClose(func() { _ = t.Net.Close() })
-	return t, t.MakeDir()
-}
-
-// MakeDir makes the directory Dir, which Close removes.
-func (t *Testbed) MakeDir() (err error) {
-	if t.Dir, err = os.MkdirTemp("", "lab"); err != nil {
-		return err
-	}
 	t.AtClose(func() { _ = os.RemoveAll(t.Dir) })
-	return os.Chmod(t.Dir, 0o755) // some programs drop their privileges
+	return t, os.Chmod(t.Dir, 0o755) // some programs drop their privileges
 }
 
 // AtClose registers a function that releases a resource. It may be called from several goroutines.
