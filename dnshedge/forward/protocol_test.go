@@ -36,7 +36,11 @@ func (l *fakeListener) Shutdown(context.Context) error {
 
 // serveFake runs a Forwarder with a fakeListener, and returns its handler and a function that ends the Forwarder.
 func serveFake(t *testing.T, limits *forward.Limits) (*forward.QueryHandler, func()) {
-	client := &dnshedge.Client{Upstreams: []dnshedge.Upstream{upstream(t)}}
+	return serveFakeWithClient(t, &dnshedge.Client{Upstreams: []dnshedge.Upstream{upstream(t)}}, limits)
+}
+
+// serveFakeWithClient is serveFake with a Client that answers the queries.
+func serveFakeWithClient(t *testing.T, client *dnshedge.Client, limits *forward.Limits) (*forward.QueryHandler, func()) {
 	t.Cleanup(func() { client.Close() })
 	l := &fakeListener{handler: make(chan *forward.QueryHandler, 1), end: make(chan struct{})}
 	f, err := forward.New(forward.Config{Client: client, Listeners: []forward.Listener{l}, Limits: limits})
@@ -60,7 +64,8 @@ func wireQuestion(t *testing.T, name string) []byte {
 }
 
 func TestListenerQueriesAreAnswered(t *testing.T) {
-	h, end := serveFake(t, nil)
+	client := &dnshedge.Client{Upstreams: []dnshedge.Upstream{upstream(t)}}
+	h, end := serveFakeWithClient(t, client, nil)
 	assert.True(t, h.IsAllowed(clientAt("127.0.0.1")))
 	assert.False(t, h.IsAllowed(clientAt("203.0.113.1")))
 	c, ok := h.AdmitConn(clientAt("127.0.0.1"))
@@ -82,8 +87,9 @@ func TestListenerQueriesAreAnswered(t *testing.T) {
 	assert.Equal(t, http.StatusMethodNotAllowed, w.Code)
 
 	answered := make(chan []byte)
-	go func() { answered <- c.Answer(wireQuestion(t, "slow.example.")) }()
-	time.Sleep(100 * time.Millisecond)
+	before, slow := client.Stats().Queries, wireQuestion(t, "slow.example.")
+	go func() { answered <- c.Answer(slow) }()
+	require.Eventually(t, func() bool { return client.Stats().Queries > before }, 10*time.Second, time.Millisecond)
 	end()
 	assert.NotEmpty(t, <-answered, "received before the end")
 	assert.Nil(t, c.Answer(wireQuestion(t, "a.example.")), "received after the end")
