@@ -65,7 +65,7 @@ var Scenarios, ManyClients = lab.ScenariosOf(scenarios), lab.ScenariosOf(manyCli
 // Contenders lists the names of all contenders.
 var Contenders = append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...)
 
-// A Row is the result of one contender, with the memory of its connections.
+// A Row is the result of one contender: its calls, the time that they took together, and the memory of connections.
 type Row struct {
 	lab.Row
 	ConnectionMemory float64       // bytes of the process for each connection that stays open; 0: unknown, or there are few
@@ -140,7 +140,7 @@ func (l *cacheLab) startServers() ([]*server, error) {
 
 func (l *cacheLab) certificateFile() string { return filepath.Join(l.Dir, "server.pem") }
 
-// A contender is a DNS server to compare. Its Start function takes its name.
+// A contender is a DNS server to compare. Its Start function takes the name of the contender.
 type contender = lab.Contender[string, *server]
 
 // startServer starts the named contender on a host of its own, and fills its cache.

@@ -124,7 +124,7 @@ func (s *server) exchangeOnce(query []byte, wait time.Duration) error {
 	return exchangeQuery(conn, query, wait)
 }
 
-// exchangeQuery sends a query and waits for the answer, which must have exactly one record.
+// exchangeQuery sends a query and waits for the answer. It returns an error unless the answer has exactly one record.
 func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return err

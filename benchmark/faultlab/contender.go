@@ -47,7 +47,8 @@ func (l *testbed) upstreams() (upstreams []dnshedge.Upstream) {
 	return upstreams
 }
 
-// startLibraryClient completes the configuration of a dnshedge.Client, which resolves the queries.
+// startLibraryClient sets the timeout and the dialer of a dnshedge.Client, and returns a function that resolves queries by
+// it.
 func (r *resolver) startLibraryClient(client *dnshedge.Client) (resolveFunc, error) {
 	client.Timeout, client.Dialer = QueryTimeout, r.Net.Host(r.name)
 	r.AtClose(func() { _ = client.Close() })

@@ -99,7 +99,8 @@ func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.SDNSCommand(dir, 5353, "rootservers = ["+strings.Join(servers, ", ")+"]")
 }
 
-// configureHickory allows reserved networks, such as those of the simulated internet, which the program does not query.
+// configureHickory is the configureFunc of Hickory DNS. It allows the network of the simulated servers, because the program
+// does not query reserved networks by default.
 func configureHickory(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 	return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", filepath.Join(dir, "hints"), ServerNetwork))
 }

@@ -155,7 +155,7 @@ func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questi
 	return row, err
 }
 
-// countVerdicts sets the calls and the numbers of failures of the row from its questions.
+// countVerdicts sets the fields Calls, Failures, Bogus and WrongAD of the row from its questions.
 func (r *Row) countVerdicts() {
 	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
 	for _, q := range r.Questions {

@@ -31,7 +31,7 @@ import (
 // listenAddress is the address of all contenders. The simulated servers have all addresses, at port 53.
 const listenAddress = "127.0.0.1:5353"
 
-// An environment is the input of a contender's Start function.
+// An environment has what a contender needs to start: the config of the run, its own name, and its simulated network.
 type environment struct {
 	ctx     context.Context
 	conf    lab.Config

@@ -367,7 +367,7 @@ const (
 	undetermined // depends on the validator's support of an old algorithm
 )
 
-// securityStatusOf returns the correct result for the answer to question q, including the target of an alias.
+// securityStatusOf returns the correct result of the validation of the answer to question q, with the target of an alias.
 func (n *internet) securityStatusOf(q question) securityStatus {
 	z := n.findZone(q.name)
 	s := n.zoneSecurityStatus(z)

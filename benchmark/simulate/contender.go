@@ -121,7 +121,7 @@ func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Rand
 	return nil
 }
 
-// sendUntil sends requests until the contender has sent to.
+// sendUntil sends requests until the contender has sent the number to in all rounds, and adds up the processor time.
 func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.RandomSource) {
 	before, _ := cputime.Process()
 	c.watch.start()

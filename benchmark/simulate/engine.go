@@ -10,14 +10,14 @@ import (
 // An engine is a mode of simulate, selected by the flag -engine. It has scenarios, and runs strategies in these
 // scenarios. Examples are virtual, a simulation in virtual time, and http, which sends requests over loopback sockets.
 //
-// The file of an engine contains its scenarios, strategies and table columns. The command also works
-// without the file, and then lacks the engine.
+// The file of an engine contains its scenarios, strategies and table columns. Only the engine dns has a flag of its own,
+// -transport, which is an option of the command.
 type engine interface {
 	spec() engineSpec
 	// supports reports whether the engine can run the strategy in one of its scenarios.
 	supports(scenario, strategy) bool
-	// run does a job once and passes each trial to keep, which may be called from several goroutines. If ctx ends,
-	// run passes the trials that have enough requests.
+	// runJob does a job once and passes each trial to keep, which may be called from several goroutines. If ctx ends,
+	// runJob passes the trials that have enough requests.
 	runJob(ctx context.Context, j job, keep func(trial)) error
 }
 

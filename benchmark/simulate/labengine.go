@@ -89,7 +89,7 @@ func newLabScenarios(prefix string, all []lab.Scenario, changes ...func(*scenari
 	return scenarios
 }
 
-// divideByIndex returns two parts: the calls with an index for which contains returns true, and the others.
+// divideByIndex returns two parts of a scenario: the calls whose index is in the part name, and the part others.
 func divideByIndex(name string, contains func(index int32) bool) []scenarioPart {
 	return []scenarioPart{
 		{name: name, contains: func(c latency.Call) bool { return contains(c.Index) }},

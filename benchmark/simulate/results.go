@@ -58,7 +58,7 @@ func (f scenarioResults) strategies() (names []string) {
 	return names
 }
 
-// collectStrategies returns the strategies that ran with one of several engines, with this library first.
+// collectStrategies returns the strategies that have a row in any of the given results, with this library first.
 func collectStrategies(all ...engineResults) []strategy {
 	return filterStrategies(func(s strategy) bool {
 		return slices.ContainsFunc(all, func(f engineResults) bool {

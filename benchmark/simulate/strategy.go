@@ -91,7 +91,8 @@ func sortStrategyNames(names []string) []string {
 	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !slices.Contains(names, n) })
 }
 
-// runsIn reports whether the strategy runs in scenario sc. Both may restrict each other.
+// runsIn reports whether the strategy runs in scenario sc. A strategy may list its scenarios. Otherwise the scenario may list
+// the strategies that it allows.
 func (s strategy) runsIn(sc scenario) bool {
 	switch {
 	case s.limited && sc.simulation.Queue == nil:

@@ -56,8 +56,8 @@ func (t textTable) formatAligned() string {
 	return b.String()
 }
 
-// formatMarkdown returns the table in Markdown, without rules. Columns without a title are aligned left, and so is the
-// first one.
+// formatMarkdown returns the table in Markdown, without rules between groups of rows. The first column and columns without
+// a title are aligned left.
 func (t textTable) formatMarkdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s |\n|", strings.Join(t.titles, " | "))

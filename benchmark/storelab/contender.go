@@ -173,8 +173,8 @@ func (t *stallTimeoutClient) readRange(ctx context.Context, p []byte, off int64)
 	}
 }
 
-// openBody returns an error if the first byte does not arrive within the timeout. It raises the timeout if the first
-// byte was late, and otherwise lowers it.
+// openBody requests n bytes at offset off. It returns an error if the first byte does not arrive within the timeout. It
+// raises the timeout if the first byte was late, and otherwise lowers it.
 func (t *stallTimeoutClient) openBody(ctx context.Context, off, n int64) (*responseBody, error) {
 	t.mu.Lock()
 	limit := t.timeout

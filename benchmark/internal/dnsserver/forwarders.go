@@ -70,7 +70,8 @@ func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	return nil, fmt.Errorf("no forwarder %q", name)
 }
 
-// Start runs a forwarder on a host, as the function of that name does, and makes the directory Dir for its files.
+// Start makes the directory Dir and runs the named forwarder on a host. It returns when the forwarder accepts TCP
+// connections, with a client of it and its process. stop ends the process, and must be called also after an error.
 func (f ForwarderConfig) Start(host *netsim.Host, name string, timeout time.Duration) (_ *Client, _ *os.Process, stop func(), err error) {
 	stop = func() {}
 	if err := os.Mkdir(f.Dir, 0o755); err != nil {
@@ -167,7 +168,7 @@ func (f ForwarderConfig) helperCommand() (*exec.Cmd, error) {
 	return forwarderProcess.Command(context.Background(), settings, env...)
 }
 
-// serve runs this library's forwarder.
+// serve runs this library's forwarder until an error occurs.
 func (s forwarderSettings) serve() error {
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache)}
 	for _, text := range s.Upstreams {

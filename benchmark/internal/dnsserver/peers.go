@@ -98,8 +98,8 @@ func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 `+sections, "unbound", "-d", "-c")
 }
 
-// NamedCommand returns the command of BIND, with one thread. options are further options, and sections are further parts of
-// the configuration.
+// NamedCommand returns the command of BIND, with one thread. options are lines for the section options of the
+// configuration, and sections are other sections.
 func (p Peers) NamedCommand(dir string, port int, options, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`options {
   directory %q;

@@ -19,7 +19,8 @@ var calls = make(map[string]func(input []byte) error)
 // A Process is a function that runs in a helper process, for which this program is started again.
 type Process[In any] struct{ name string }
 
-// New returns a process that calls a function. It is called when a package is initialized. name is unique in the program.
+// New returns a process that calls the function call. Packages call New in variable declarations, so that Serve knows all
+// functions. name must be unique in the program.
 func New[In any](name string, call func(In) error) Process[In] {
 	calls[name] = func(input []byte) error {
 		var in In

@@ -22,7 +22,7 @@ type Config struct {
 	Seed       uint64
 
 	Transport string // over which DNS servers are queried: udp, tls or https; empty: udp, the only one of some contenders
-	Workers   int    // concurrent lookups of a dnslab with two equal servers; 0: the default with one server
+	Workers   int    // concurrent lookups in dnslab, of clients that know both servers; 0: 32, of clients that know one that is alive
 	Memory    bool   // needs no root: sockets in memory, and no contenders that are programs
 	Peers     dnsserver.Peers
 	Trace     *recursor.Trace `json:"-"` // of the resolvers of a reclab in memory; may be nil

@@ -39,7 +39,7 @@ func NewTestbed(c Config, hosts ...string) (t *Testbed, err error) {
 	return t, os.Chmod(t.Dir, 0o755) // some programs drop their privileges
 }
 
-// AtClose registers a function that releases a resource. It may be called from several goroutines.
+// AtClose registers a function that Close calls to release a resource. It is safe for concurrent use.
 func (t *Testbed) AtClose(release func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
