@@ -116,7 +116,7 @@ func (b *questionBudget) nextUpstream(q question) (at upstreamAttempt, first, ok
 	defer b.mu.Unlock()
 	t := b.tried[q]
 	if t == nil {
-		t, first = &triedUpstreams{plan: &upstreamPlan{core: b.core, name: q.name}}, true
+		t, first = &triedUpstreams{plan: &upstreamPlan{core: b.core, question: q}}, true
 		b.tried[q] = t
 	}
 	at, ok = t.plan.nextAttempt(t.unsigned)

@@ -168,7 +168,7 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 // If all answers are bogus, the error is a *validate.Reason. With Trust.Report, it returns the first bogus answer
 // instead.
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
-	t := &upstreamPlan{core: c, name: q.name}
+	t := &upstreamPlan{core: c, question: q}
 	var bogus *validate.Reason // the first
 	var shown, failure *answer // the first bogus answer as received; the failure of an upstream
 	var err error

@@ -39,10 +39,10 @@ type upstreamAttempt struct {
 // An upstreamPlan determines the upstream to which a question is sent next, as long as the answers are bogus. It must
 // not be used by several goroutines at the same time.
 type upstreamPlan struct {
-	core    *core
-	name    string            // name of the question
-	planned []upstreamAttempt // all attempts; nil while only the first attempt was needed
-	next    int               // number of attempts so far, the index of the next attempt in planned
+	core     *core
+	question question
+	planned  []upstreamAttempt // all attempts; nil while only the first attempt was needed
+	next     int               // number of attempts so far, the index of the next attempt in planned
 }
 
 // nextAttempt returns the next attempt for the question. The boolean is false if no attempt is left.
@@ -51,7 +51,7 @@ type upstreamPlan struct {
 // validate, is then skipped. It is not skipped if it is the last attempt, because some upstreams include signatures
 // only sometimes.
 func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
-	if t.planned == nil && t.next == 0 && !t.core.avoided.hasWithoutDNSSEC.Load() {
+	if t.planned == nil && t.next == 0 && !t.avoidsWithoutDNSSEC() {
 		t.next = 1
 		return upstreamAttempt{cd: true}, true
 	}
@@ -70,6 +70,12 @@ func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
 	return at, true
 }
 
+// avoidsWithoutDNSSEC reports whether the first attempt must avoid upstreams without DNSSEC. It is false if the name needs
+// no signatures. The Exchanger then selects the upstream, because other upstreams may not know a private name.
+func (t *upstreamPlan) avoidsWithoutDNSSEC() bool {
+	return t.core.avoided.hasWithoutDNSSEC.Load() && t.core.validator.ShouldValidate(t.question.name, t.question.qtype)
+}
+
 // isExchangerWithoutCD reports whether this is the attempt without CD, in which the upstream itself validates. The
 // Exchanger selects the upstream.
 func (t upstreamAttempt) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
@@ -84,7 +90,7 @@ func (t upstreamAttempt) isExchangerWithoutCD() bool { return t.address == "" &&
 // Upstreams without DNSSEC are queried last. Unresponsive ones are queried only if all upstreams are avoided, because the
 // name of an earlier question may have been the cause.
 func (t *upstreamPlan) planAttempts() {
-	named := t.core.upstreamAddresses(t.name)
+	named := t.core.upstreamAddresses(t.question.name)
 	usable, silent, withoutDNSSEC := t.core.avoided.partitionUpstreams(named, time.Now())
 	first := usable
 	if len(usable) == 0 {

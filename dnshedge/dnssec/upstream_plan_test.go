@@ -118,3 +118,22 @@ func TestValidatorAsksAllUpstreamsAfterSlowName(t *testing.T) {
 		assert.Equal(t, []string{"a.b.c.example. A @192.0.2.2:53"}, u.asked(), "an upstream that responds is not avoided")
 	})
 }
+
+// The upstreams of a name that needs no signatures do not depend on DNSSEC. A private name does not go to a public
+// upstream because the private one lacks DNSSEC.
+func TestValidatorLetsExchangerSelectUpstreamOfInsecureName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &upstreams{world: newWorld(t, estate+"\ncorp. unsigned\n  www A 192.0.2.80\n")}
+		u.order = []string{"192.0.2.1:53", "192.0.2.2:53"}
+		u.set(stripped)
+		v := &dnssec.Validator{Exchanger: u, Trust: dnssec.Trust{Anchors: []dns.RR{u.world.anchor()}, Insecure: []string{"corp."}}}
+		defer v.Close()
+		assert.Equal(t, "secure", security(t, v, "www.example. A"))
+		time.Sleep(time.Second)
+		u.asked()
+		assert.Equal(t, "secure", security(t, v, "www.example. A"))
+		assert.Equal(t, []string{"www.example. A @192.0.2.2:53"}, u.asked())
+		assert.Equal(t, "insecure", security(t, v, "www.corp. A"))
+		assert.Equal(t, []string{"www.corp. A"}, u.asked())
+	})
+}
