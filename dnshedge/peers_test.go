@@ -47,11 +47,16 @@ func peer(t *testing.T, ports []string, name string, args ...string) *os.Process
 			}
 			select {
 			case <-done:
-				t.Fatalf("%s ended: %s", name, log.String())
+				return true
 			default:
 			}
 			return err == nil
 		}, 10*time.Second, 20*time.Millisecond, "%s", name)
+		select {
+		case <-done:
+			t.Fatalf("%s ended: %s", name, log.String())
+		default:
+		}
 	}
 	return cmd.Process
 }

@@ -375,12 +375,13 @@ func TestServerShutdownAnswersPendingQuestions(t *testing.T) {
 			for _, network := range []string{"udp", "tcp"} {
 				conn := l.connect(network)
 				wg.Go(func() {
-					require.NoError(t, conn.WriteMsg(question("x.example.", dns.TypeA)))
-					require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+					assert.NoError(t, conn.WriteMsg(question("x.example.", dns.TypeA)))
+					assert.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 					r, err := conn.ReadMsg()
 					if patient {
-						require.NoError(t, err)
-						assert.Equal(t, "192.0.2.1", addr(r))
+						if assert.NoError(t, err) {
+							assert.Equal(t, "192.0.2.1", addr(r))
+						}
 					} else if err == nil {
 						assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
 					}

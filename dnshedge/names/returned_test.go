@@ -120,7 +120,7 @@ func TestDrainAssignsConnectionToHostOfRequest(t *testing.T) {
 			wg.Go(func() {
 				for range 30 {
 					req, err := http.NewRequestWithContext(hedge.WithDelay(t.Context(), 20*ms), "GET", "http://"+host+":443/?for=100ms", nil)
-					require.NoError(t, err)
+					assert.NoError(t, err)
 					resp, err := s.client.Do(req)
 					if assert.NoError(t, err) {
 						assert.Same(t, req, resp.Request)
