@@ -38,7 +38,7 @@ func (p *PrimaryDeadline) Earlier(d Deadline) Deadline {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.deadline.IsZero() && (d.IsZero() || p.deadline.Time.Before(d.Time)) {
-		return p.deadline
+		d.Time = p.deadline.Time
 	}
 	return d
 }

@@ -388,7 +388,7 @@ func (s *stream) Admit(index int) bool {
 // callDeadline returns the earlier of two deadlines of the call. The first follows from the timeout of the method. The
 // second was set by a later interceptor in the chain; it may not be known yet.
 func (s *stream) callDeadline() grpcattempt.Deadline {
-	deadline := grpcattempt.MethodDeadline(s.args.cc, s.args.callTarget.Method, s.startTime)
+	deadline := grpcattempt.MethodDeadline(s.args.cc, s.args.callTarget.Method, s.startTime, s.primaryDeadline != nil)
 	if s.primaryDeadline != nil {
 		deadline = s.primaryDeadline.Earlier(deadline)
 	}

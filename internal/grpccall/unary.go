@@ -221,7 +221,7 @@ func (c *unaryCall) Admit(index int) bool {
 
 // callDeadline returns the time at which the call times out, by the timeout of its method in the service config.
 func (c *unaryCall) callDeadline() grpcattempt.Deadline {
-	return grpcattempt.MethodDeadline(c.args.cc, c.args.callTarget.Method, time.Now().Add(-c.Elapsed()))
+	return grpcattempt.MethodDeadline(c.args.cc, c.args.callTarget.Method, time.Now().Add(-c.Elapsed()), !grpcattempt.IsGRPCInvoker(c.args.invoker))
 }
 
 // classifyAttempt returns the error by which the race decides whether attempt n has succeeded. The attempt ended with

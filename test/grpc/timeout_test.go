@@ -34,12 +34,17 @@ type plannedAnswer struct {
 	after   time.Duration
 	code    codes.Code
 	trailer metadata.MD
+	nested  bool // the server sends a header, and then the status of a call of its own that has timed out
 }
 
 func (s *plannedService) answer(ctx context.Context) (metadata.MD, error) {
 	p := s.plan[min(int(s.attempts.Add(1)), len(s.plan))-1]
 	select {
 	case <-time.After(p.after):
+		if p.nested {
+			_ = grpc.SendHeader(ctx, metadata.Pairs("server", "1"))
+			return nil, status.FromContextError(context.DeadlineExceeded).Err()
+		}
 		return p.trailer, status.Error(p.code, "planned")
 	case <-ctx.Done():
 		time.Sleep(500 * ms) // the client must not get this answer
@@ -120,10 +125,12 @@ func TestInterceptorEndsCallAtMethodTimeout(t *testing.T) {
 		"the primary fails, and hedges answer too late": {learned, inConfig, []plannedAnswer{{after: 285 * ms, code: codes.Unavailable}, {after: 231 * ms}, hangs}, codes.Unavailable, 300 * ms},
 		"of an interceptor, with a policy":              {policy, below, []plannedAnswer{hangs}, codes.DeadlineExceeded, 300 * ms},
 		"the server puts off hedges beyond it": {policy, inConfig, []plannedAnswer{
-			{10 * ms, codes.Unavailable, metadata.Pairs("grpc-retry-pushback-ms", "400")}, {}}, codes.Unavailable, 10 * ms},
+			{after: 10 * ms, code: codes.Unavailable, trailer: metadata.Pairs("grpc-retry-pushback-ms", "400")}, {}}, codes.Unavailable, 10 * ms},
 		"of an interceptor":                        {learned, below, []plannedAnswer{hangs}, codes.DeadlineExceeded, 300 * ms},
 		"of an interceptor, a hedge is too late":   {learned, below, []plannedAnswer{hangs, {after: 231 * ms}, hangs}, codes.DeadlineExceeded, 300 * ms},
 		"of the server, which is no timeout of it": {learned, inConfig, []plannedAnswer{{after: 100 * ms, code: codes.DeadlineExceeded}, {after: 50 * ms}}, codes.OK, 120 * ms},
+		"of a call of the server":                  {learned, inConfig, []plannedAnswer{{after: 100 * ms, nested: true}, {after: 50 * ms}}, codes.OK, 120 * ms},
+		"of a call of the server, with a policy":   {policy, nil, []plannedAnswer{{after: 100 * ms, nested: true}, {after: 50 * ms}}, codes.OK, 120 * ms},
 	} {
 		for kind, call := range firstMessages {
 			t.Run(name+"/"+kind, func(t *testing.T) {
