@@ -118,8 +118,10 @@ func NewUnaryClientInterceptor(opts ...GRPCOption) grpc.UnaryClientInterceptor {
 // not use the connection, pass a nil *grpc.ClientConn to enable hedges.
 //
 // Interceptors that precede this interceptor in the chain see one call. Interceptors that follow it see each attempt,
-// with the connection of the attempt (see [WithHedgeConns]). gRPC's own retries multiply with hedges;
-// grpc.WithDisableRetry prevents that.
+// with the connection of the attempt (see [WithHedgeConns]). The context that they get ends when the call returns, even
+// if no hedge was sent. For work that continues after the call, use [context.WithoutCancel].
+//
+// gRPC's own retries multiply with hedges; grpc.WithDisableRetry prevents that.
 func (in *Interceptor) Unary() grpc.UnaryClientInterceptor {
 	in.mustBeInitialized()
 	return in.calls.UnaryInterceptor()
