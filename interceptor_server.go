@@ -90,6 +90,9 @@ func (l *Limiter) UnaryServer() grpc.UnaryServerInterceptor {
 // sends a header or message earlier, the stream takes its slot before that. So clients that send nothing hold no slot.
 // Work of the handler before the stream has its slot is not limited.
 //
+// The function grpc.SendHeader bypasses the stream, and sends the header without waiting for a slot. Use the method
+// SendHeader of the stream.
+//
 // The stream holds the slot until its handler returns or calls [Limiter.Release]. If a handler calls Release before the
 // first message, its stream needs no slot.
 func (l *Limiter) StreamServer() grpc.StreamServerInterceptor {
