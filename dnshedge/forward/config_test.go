@@ -27,12 +27,14 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/forward"
 	"github.com/gohedge/hedge/dnshedge/recursor"
+	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/doubles"
 )
 
 func TestNewReportsInvalidConfig(t *testing.T) {
 	c := new(dnshedge.Client)
 	here := []string{"127.0.0.1:0"}
+	serving, _ := dnstest.Certificate()
 	for want, conf := range map[string]forward.Config{
 		"forward: Config.Client is nil; want a Client":                                     {Listen: here},
 		"forward: Config has no address; want one in Listen, ListenTLS or ListenHTTPS":     {Client: c},
@@ -41,6 +43,11 @@ func TestNewReportsInvalidConfig(t *testing.T) {
 		"Conns:-1 ":               {Client: c, Listen: here, Limits: &forward.Limits{Conns: -1}},
 		"QuestionsPerSecond:NaN ": {Client: c, Listen: here, Limits: &forward.Limits{QuestionsPerSecond: math.NaN()}},
 		"forward: Config.Client: dnshedge: Client.Timeout": {Client: &dnshedge.Client{Timeout: -1}, Listen: here},
+		`forward: Config.Listen has ""; want a port`:       {Client: c, Listen: []string{"127.0.0.1:0", ""}},
+		`forward: Config.Listen has "127.0.0.1:"; `:        {Client: c, Listen: []string{"127.0.0.1:"}},
+		`forward: Config.ListenTLS has "[::1]:"; `:         {Client: c, ListenTLS: []string{"[::1]:"}, TLSConfig: serving},
+		`forward: Config.ListenHTTPS has ":"; `:            {Client: c, ListenHTTPS: []string{":"}, TLSConfig: serving},
+		`forward: Config.ListenMetrics has ":"; `:          {Client: c, Listen: here, ListenMetrics: ":", Metrics: http.NotFoundHandler()},
 		"forward: listen on udp nowhere: ":                 {Client: c, Listen: []string{"nowhere"}},
 		"forward: listen on tcp nowhere: ":                 {Client: c, Listen: []string{"nowhere"}, Limits: new(forward.Limits)},
 	} {

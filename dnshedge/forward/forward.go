@@ -54,7 +54,7 @@ type Config struct {
 	// Client answers the queries. Its Validate must return nil. The Forwarder does not close it.
 	Client *dnshedge.Client
 
-	// Listen lists addresses for UDP and TCP, such as "127.0.0.1:53". An address without a host stands for all addresses
+	// Listen lists addresses for UDP and TCP, such as "127.0.0.1:53". Each must have a port. An address without a host stands for all addresses
 	// of the machine. Use that on Linux only: elsewhere a response over UDP may be sent from another address than the
 	// address that was asked.
 	Listen []string
@@ -147,6 +147,25 @@ func (c *Config) validate() error {
 	}
 	if err := c.Client.Validate(); err != nil {
 		return fmt.Errorf("forward: Config.Client: %w", err)
+	}
+	return c.validateListenAddresses()
+}
+
+// validateListenAddresses returns an error that names the first address without a port, or nil. Package net would choose a
+// port, and all addresses of the machine for an empty text.
+func (c *Config) validateListenAddresses() error {
+	for _, list := range []struct {
+		field     string
+		addresses []string
+	}{
+		{"Listen", c.Listen}, {"ListenTLS", c.ListenTLS}, {"ListenHTTPS", c.ListenHTTPS}, {"ListenMetrics", []string{c.ListenMetrics}},
+	} {
+		for _, at := range list.addresses {
+			_, port, err := net.SplitHostPort(at)
+			if at == "" && list.field != "ListenMetrics" || err == nil && port == "" {
+				return fmt.Errorf("forward: Config.%s has %q; want a port, such as 53, or 0 for one that the system chooses", list.field, at)
+			}
+		}
 	}
 	return nil
 }
