@@ -45,6 +45,16 @@ func LocalNetworks() (l AccessList) {
 	return l
 }
 
+// validate returns an error that names the first network that contains no client, or nil.
+func (l AccessList) validate() error {
+	for _, p := range l {
+		if !p.IsValid() || p.Addr().Is4In6() {
+			return fmt.Errorf("forward: Config.Allow has %v; want IPv4 and IPv6 networks, as ParseNetwork returns", p)
+		}
+	}
+	return nil
+}
+
 // Contains reports whether the address ip of a client is in one of the networks. An IPv4 address in IPv6 form counts as
 // IPv4, and the zone of an address is ignored. The zero Addr is in no network.
 func (l AccessList) Contains(ip netip.Addr) bool {

@@ -48,6 +48,8 @@ func TestNewReportsInvalidConfig(t *testing.T) {
 		`forward: Config.ListenTLS has "[::1]:"; `:         {Client: c, ListenTLS: []string{"[::1]:"}, TLSConfig: serving},
 		`forward: Config.ListenHTTPS has ":"; `:            {Client: c, ListenHTTPS: []string{":"}, TLSConfig: serving},
 		`forward: Config.ListenMetrics has ":"; `:          {Client: c, Listen: here, ListenMetrics: ":", Metrics: http.NotFoundHandler()},
+		"forward: Config.Allow has invalid Prefix; ":       {Client: c, Listen: here, Allow: forward.AccessList{netip.MustParsePrefix("::1/128"), {}}},
+		"forward: Config.Allow has ::ffff:192.0.2.0/120; ": {Client: c, Listen: here, Allow: forward.AccessList{netip.MustParsePrefix("::ffff:192.0.2.0/120")}},
 		"forward: listen on udp nowhere: ":                 {Client: c, Listen: []string{"nowhere"}},
 		"forward: listen on tcp nowhere: ":                 {Client: c, Listen: []string{"nowhere"}, Limits: new(forward.Limits)},
 	} {

@@ -148,6 +148,9 @@ func (c *Config) validate() error {
 	if err := c.Client.Validate(); err != nil {
 		return fmt.Errorf("forward: Config.Client: %w", err)
 	}
+	if err := c.Allow.validate(); err != nil {
+		return err
+	}
 	return c.validateListenAddresses()
 }
 
