@@ -82,6 +82,13 @@ func listen(address string, config *tls.Config, alpn string, quicConfig *quicgo.
 	if config == nil || len(config.Certificates) == 0 && config.GetCertificate == nil && config.GetConfigForClient == nil {
 		return nil, errors.New("dnshedge/quic: the tls.Config has no certificate")
 	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil && port == "" {
+		err = errors.New("missing port") // package net would choose one
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dnshedge/quic: listen on %q: %w", address, err)
+	}
 	at, err := net.ResolveUDPAddr("udp", address)
 	if err != nil {
 		return nil, fmt.Errorf("dnshedge/quic: listen on %s: %w", address, err)

@@ -158,6 +158,17 @@ func TestPort53IsRefused(t *testing.T) {
 	assert.ErrorContains(t, err, "port 53")
 }
 
+// A listener at a port that the system chooses needs port 0.
+func TestListenRefusesAddressWithoutPort(t *testing.T) {
+	serverTLS, _ := dnstest.Certificate()
+	for _, address := range []string{"", ":", "127.0.0.1:", "127.0.0.1"} {
+		_, err := quic.Listen(address, serverTLS)
+		assert.ErrorContains(t, err, "missing port", address)
+		_, err = quic.ListenHTTP3(address, serverTLS)
+		assert.ErrorContains(t, err, "missing port", address)
+	}
+}
+
 // A sessionCache stores the session of a client, and signals that it has a ticket.
 type sessionCache struct {
 	tls.ClientSessionCache
