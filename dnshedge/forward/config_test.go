@@ -210,6 +210,31 @@ func TestForwarderKeepsCacheOverRestart(t *testing.T) {
 	assert.ErrorContains(t, err, "forward: read state: ")
 }
 
+// Serve would report it when the state is lost.
+func TestNewReportsStateFileThatCannotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	servers := filepath.Join(dir, "state.servers")
+	require.NoError(t, os.Mkdir(servers, 0o700))
+	for name, conf := range map[string]forward.Config{
+		"missing folder":   {StateFile: filepath.Join(dir, "missing", "state")},
+		"file as folder":   {StateFile: filepath.Join(file, "state")},
+		"folder":           {StateFile: dir},
+		"folder of second": {StateFile: filepath.Join(dir, "state"), Client: &dnshedge.Client{Exchanger: new(recursor.Resolver)}},
+	} {
+		if conf.Listen = []string{"127.0.0.1:0"}; conf.Client == nil {
+			conf.Client = new(dnshedge.Client)
+		}
+		_, err := forward.New(conf)
+		assert.ErrorContains(t, err, "forward: Config.StateFile cannot be written: ", name)
+		conf.Client.Close()
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Len(t, entries, 2, "no temporary file is left")
+}
+
 func TestForwarderKeepsStateOfExchanger(t *testing.T) {
 	server := []dnshedge.Upstream{upstream(t)}
 	for want, e := range map[string]dnshedge.Exchanger{

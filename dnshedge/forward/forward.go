@@ -81,7 +81,7 @@ type Config struct {
 	Limits *Limits
 
 	// StateFile is the name of a file that keeps the cache and the measurements of servers over restarts. New imports it
-	// if it exists, and Serve replaces it when it ends. Empty: nothing is kept.
+	// if it exists, and Serve replaces it when it ends. Its folder must exist and be writable. Empty: nothing is kept.
 	//
 	// There is a second file if the Exchanger of Client is a recursor.Resolver, with the Resolver's data: its name ends with
 	// ".servers". If the Exchanger is a dnssec.Validator that asks another Client, it has that Client's data, and its name
@@ -218,6 +218,9 @@ func New(conf Config) (*Forwarder, error) {
 		f.state = newClientParts(conf.Client).stateStores(conf.StateFile)
 	}
 	for path, s := range f.state {
+		if err := checkWritable(path); err != nil {
+			return nil, fmt.Errorf("forward: Config.StateFile cannot be written: %w", err)
+		}
 		if err := loadState(s, path); err != nil {
 			return nil, fmt.Errorf("forward: read state: %w", err)
 		}

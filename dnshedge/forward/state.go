@@ -2,12 +2,16 @@ package forward
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 )
+
+// temporaryFiles is the pattern of the names of files that are renamed when they are complete.
+const temporaryFiles = ".forward-*"
 
 // A stateStore is a Client or resolver that can export its learned state, measurements and cached answers, and import
 // it after a restart.
@@ -33,10 +37,23 @@ func loadState(s stateStore, path string) error {
 	return nil
 }
 
+// checkWritable returns an error if saveState cannot write the file at path, because its folder is missing or not writable,
+// or because path is a folder. It changes nothing in the folder.
+func checkWritable(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("%s is a directory", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), temporaryFiles)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 // saveState exports the learned state of s to the file at path. It replaces an existing file atomically. After an
 // error, the existing file is unchanged.
 func saveState(s stateStore, path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".forward-*")
+	f, err := os.CreateTemp(filepath.Dir(path), temporaryFiles)
 	if err != nil {
 		return err
 	}
