@@ -239,6 +239,9 @@ func (o *options) checkFlags(flags *flag.FlagSet) (err error) {
 		{o.recursive, "upstream fallback", "cannot be used with -recursive: it asks the servers of the zones"},
 		{o.recursive, "validate", "cannot be used with -recursive: it checks signatures without that"},
 		{o.recursive, "forward-special", "cannot be used with -recursive: give -stub the special-use names that a server of yours has"},
+		{len(o.ListenTLS)+len(o.ListenHTTPS) == 0, "cert key", "needs -listen-tls or -listen-https"},
+		{o.Client.Cache.MaxBytes == 0 && o.Client.Cache.MaxStale != 0, "max-stale", "needs a cache, and -cache is 0"},
+		{o.Client.Cache.MaxBytes == 0 && o.Client.Cache.MaxNegativeTTL != 0, "max-negative", "needs a cache, and -cache is 0"},
 		{o.resolver.Trust.Off, "anchors insecure", "cannot be used with -no-dnssec: nothing is checked"},
 	} {
 		flags.Visit(func(f *flag.Flag) {

@@ -22,6 +22,10 @@ func TestRunReportsInvalidFlagsBeforeListening(t *testing.T) {
 		"dnsforward: -timeout is 0; want more":           "-timeout 0",
 		"-listen-tls and -listen-https need -cert":       "-listen-tls 127.0.0.1:0",
 		"Limits is {QuestionsPerSecond:0 Conns:-1 ":      "-connections -1",
+		"dnsforward: -cert needs -listen-tls or":         "-cert x -key y",
+		"dnsforward: -key needs -listen-tls or":          "-key y",
+		"dnsforward: -max-stale needs a cache":           "-cache 0 -max-stale 1h",
+		"dnsforward: -max-negative needs a cache":        "-cache 0 -max-negative 1h",
 		`dnsforward: unexpected argument "127.0.0.1:53"`: "127.0.0.1:53",
 	} {
 		flags := flag.NewFlagSet("dnsforward", flag.ContinueOnError)
