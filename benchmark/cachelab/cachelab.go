@@ -88,10 +88,10 @@ func Run(ctx context.Context, conf lab.Config) (rows []Row, err error) {
 		return nil, err
 	}
 	bed, err := lab.NewTestbed(conf, append([]string{upstreamHost}, Contenders...)...)
-	defer bed.Close()
 	if err != nil {
 		return nil, err
 	}
+	defer bed.Close()
 	l := &cacheLab{Testbed: bed, conf: conf, scenario: sc}
 	servers, err := l.startServers()
 	if err != nil {

@@ -46,9 +46,13 @@ func Run(ctx context.Context, conf lab.Config) ([]lab.Row, error) {
 		return nil, err
 	}
 	conf.Transport = cmp.Or(conf.Transport, "udp")
-	l, err := newTestbed(conf, sc)
-	defer l.Close()
+	bed, err := lab.NewTestbed(conf, append([]string{"a", "b"}, Contenders...)...)
 	if err != nil {
+		return nil, err
+	}
+	defer bed.Close()
+	l := &testbed{Testbed: bed, conf: conf, received: make(map[string]*atomic.Int64)}
+	if err := l.startServers(sc); err != nil {
 		return nil, err
 	}
 	clients, err := l.startClients()
@@ -76,13 +80,8 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	})
 }
 
-// newTestbed returns a testbed, which the caller must close, also after an error.
-func newTestbed(conf lab.Config, sc scenario) (*testbed, error) {
-	bed, err := lab.NewTestbed(conf, append([]string{"a", "b"}, Contenders...)...)
-	l := &testbed{Testbed: bed, conf: conf, received: make(map[string]*atomic.Int64)}
-	if err != nil {
-		return l, err
-	}
+// startServers starts both servers, and writes their certificate for forwarders.
+func (l *testbed) startServers(sc scenario) error {
 	for _, name := range Contenders {
 		l.received[name] = new(atomic.Int64)
 	}
@@ -92,11 +91,11 @@ func newTestbed(conf lab.Config, sc scenario) (*testbed, error) {
 			l.Net.Link(host, from).Set(sc.links[i].from)
 		}
 		if err := l.startServer(l.Net.Host(host)); err != nil {
-			return l, err
+			return err
 		}
 	}
 	cert, _ := dnstest.CertificatePEM()
-	return l, os.WriteFile(l.certificateFile(), cert, 0o644)
+	return os.WriteFile(l.certificateFile(), cert, 0o644)
 }
 
 // startServer starts a DNS server that answers every query at once over all transports, and counts queries by

@@ -56,10 +56,10 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 	}
 	conf.Rate = cmp.Or(conf.Rate, DefaultRate)
 	bed, err := lab.NewTestbed(conf, append([]string{"a", "b"}, Contenders...)...)
-	defer bed.Close()
 	if err != nil {
 		return nil, err
 	}
+	defer bed.Close()
 	l := &testbed{Testbed: bed, scenario: sc, conf: conf, resolvConfTime: time.Now(), servers: make(map[string]*dnstest.Server)}
 	if err := l.startServers(); err != nil {
 		return nil, err

@@ -72,10 +72,10 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 	p := newInternetPlan(conf.Scenario, conf.Seed)
 	n := newInternet(p)
 	bed, err := lab.NewTestbed(conf)
-	defer bed.Close()
 	if err != nil {
 		return nil, err
 	}
+	defer bed.Close()
 	resolvers, err := lab.StartAll(conf, contenders, func(c lab.Contender[environment, *resolver]) (*resolver, error) {
 		if slices.Contains(validatingPrograms, c.Name) && !HasSignedZones(conf.Scenario) {
 			return nil, fmt.Errorf("it validates, and nothing is signed in %s", conf.Scenario)

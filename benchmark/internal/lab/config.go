@@ -53,7 +53,7 @@ func (r Reporter) SkipContender(err error) {
 // empty, and returns an error if a number is negative.
 func FindScenario[S Selectable](c *Config, all []S, defaultCalls int) (sc S, err error) {
 	if c.Calls < 0 || c.Rate < 0 || c.Workers < 0 {
-		return sc, fmt.Errorf("Calls is %d, Rate %v and Workers %d; want 0 or more", c.Calls, c.Rate, c.Workers)
+		return sc, fmt.Errorf("config: Calls is %d, Rate %v and Workers %d; want 0 or more", c.Calls, c.Rate, c.Workers)
 	}
 	c.Scenario, c.Calls = cmp.Or(c.Scenario, all[0].selectionName()), cmp.Or(c.Calls, defaultCalls)
 	return FindByName("scenario", all, c.Scenario)

@@ -19,24 +19,28 @@ type Testbed struct {
 }
 
 // NewTestbed returns a testbed with a network of the given hosts: in memory if the config says so, and otherwise with
-// kernel sockets, which need root on Linux, see netsim.ErrUnsupported. The caller must close it, also after an error.
-func NewTestbed(c Config, hosts ...string) (t *Testbed, err error) {
+// kernel sockets, which need root on Linux, see netsim.ErrUnsupported. The caller must close it.
+func NewTestbed(c Config, hosts ...string) (*Testbed, error) {
 	newNetwork := netsim.NewKernel
 	if c.Memory {
 		newNetwork = netsim.NewMemory
 	}
-	t = new(Testbed)
-	if len(hosts) > 0 {
-		if t.Net, err = newNetwork(c.Seed, hosts...); err != nil {
-			return t, err
+	dir, err := os.MkdirTemp("", "lab")
+	if err != nil {
+		return nil, err
+	}
+	t := &Testbed{Dir: dir}
+	t.AtClose(func() { _ = os.RemoveAll(dir) })
+	err = os.Chmod(dir, 0o755) // some programs drop their privileges
+	if len(hosts) > 0 && err == nil {
+		if t.Net, err = newNetwork(c.Seed, hosts...); err == nil {
+			t.AtClose(func() { _ = t.Net.Close() })
 		}
-		t.AtClose(func() { _ = t.Net.Close() })
 	}
-	if t.Dir, err = os.MkdirTemp("", "lab"); err != nil {
-		return t, err
+	if err != nil {
+		t.Close()
 	}
-	t.AtClose(func() { _ = os.RemoveAll(t.Dir) })
-	return t, os.Chmod(t.Dir, 0o755) // some programs drop their privileges
+	return t, err
 }
 
 // AtClose registers a function that Close calls to release a resource. It is safe for concurrent use.
