@@ -57,7 +57,7 @@ type File struct {
 	Disabled bool `json:"disabled,omitempty"`
 
 	// Config holds settings of [hedge.Config] by their names in JSON, such as "budget_percent". The other settings keep the
-	// values of the program. Values are as in JSON; a [time.Duration] is accepted too.
+	// values of the program. Values are as in JSON; a [time.Duration] is accepted too. An integer beyond 2^53 is read as an int64.
 	Config map[string]any `json:"config,omitempty"`
 
 	// Routes allows or forbids hedges of HTTP requests, by patterns of [net/http.ServeMux]. The most specific pattern that

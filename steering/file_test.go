@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -101,7 +102,9 @@ func TestFileIsTheSameAfterMarshalAndUnmarshal(t *testing.T) {
 		`{}`:                {},
 		`{"mode":"on"}`:     {Mode: "on"},
 		`{"disabled":true}`: {Disabled: true},
-		`{"config":{"budget_percent":2.5,"burst":"10s"}}`: {Config: map[string]any{"budget_percent": 2.5, "burst": "10s"}},
+		`{"config":{"budget_percent":2.5,"burst":"10s"}}`:               {Config: map[string]any{"budget_percent": 2.5, "burst": "10s"}},
+		`{"config":{"max_keys":7,"max_replay_bytes":9007199254740993}}`: {Config: map[string]any{"max_keys": 7.0, "max_replay_bytes": int64(1<<53 + 1)}},
+		`{"config":{"max_replay_bytes":9223372036854775807}}`:           {Config: map[string]any{"max_replay_bytes": int64(math.MaxInt64)}},
 		`{"routes":{"/admin/":false},"methods":{"/*":true}}`: {
 			Routes: map[string]bool{"/admin/": false}, Methods: map[string]bool{"/*": true},
 		},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/gohedge/hedge/internal/sanitize"
@@ -176,9 +177,16 @@ func (d *jsonDocument) decodeMembers(path string, object json.RawMessage, offset
 
 // decodeValue decodes the JSON value of m into the variable to which v points. If the value has another JSON type or is
 // null, it returns an error. want describes the valid values, such as "true or false", for the error.
+//
+// If v points to an any, an integer beyond 2^53 becomes an int64, because a float64 would change it.
 func (d *jsonDocument) decodeValue(m member, want string, v any) error {
 	if err := json.Unmarshal(m.value, v); err != nil || string(m.value) == "null" {
 		return errorAt(d.text, m.offset, fmt.Errorf("%s: %s is not %s", sanitize.CleanText(m.name), sanitize.CleanText(string(m.value)), want))
+	}
+	if v, ok := v.(*any); ok {
+		if i, err := strconv.ParseInt(string(m.value), 10, 64); err == nil && (i > 1<<53 || i < -1<<53) {
+			*v = i
+		}
 	}
 	return nil
 }
