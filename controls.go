@@ -371,7 +371,8 @@ func (h *controls) Snapshot() Snapshot {
 	return s
 }
 
-// logSettingsChange logs each setting that differs between old and now, with both values and its name in JSON.
+// logSettingsChange logs each setting that differs between old and now, with both values and its name in JSON. It also logs a
+// very small budget, unless the old one was very small, too.
 func (h *controls) logSettingsChange(old, now *Config) {
 	if h.client.Log.IsDiscarded() || *old == *now {
 		return
@@ -385,6 +386,9 @@ func (h *controls) logSettingsChange(old, now *Config) {
 		}
 	}
 	h.client.Log.Log(slog.LevelInfo, "settings changed", attrs...)
+	if now.isBudgetSmall() && !old.isBudgetSmall() {
+		h.client.Log.WarnOfSmallBudget(now.hedgesAllowed(), now.BudgetPercent)
+	}
 }
 
 // auditOrNil returns a pointer to v for a snapshot, or nil if v is the zero Audit, which means that the host is not

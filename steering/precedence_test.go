@@ -214,6 +214,25 @@ func TestSharedBudgetFixesSettingsOfBuckets(t *testing.T) {
 	assert.Equal(t, want, h.Snapshot().Config)
 }
 
+func TestLogWarnsOfSmallBudgetOfFileAndUpdate(t *testing.T) {
+	unsetVariables(t)
+	const small = `INFO "hedge: the budget is less than 1 % of the calls" budget=`
+	var j journal
+	h := hedge.NewHedger(j.option())
+	apply := func(percent float64) []string {
+		require.NoError(t, steering.File{Config: map[string]any{"budget_percent": percent}}.Apply(h))
+		return j.take()
+	}
+	assert.Contains(t, apply(0.1), small+`"0.1 %"`)
+	assert.Len(t, apply(0.2), 1, "the change alone")
+	assert.Len(t, apply(0), 1)
+	assert.Contains(t, apply(0.5), small+`"0.5 %"`)
+	require.NoError(t, steering.File{}.Apply(h))
+	j.take()
+	require.NoError(t, h.Update(func(c *hedge.Config) { c.BudgetPercent = 0.3 }))
+	assert.Contains(t, j.take(), small+`"0.3 %"`)
+}
+
 func TestUpdateMustBeValidWithoutFile(t *testing.T) {
 	unsetVariables(t)
 	h := hedge.NewHedger(hedge.WithMaxDelay(50 * ms))
