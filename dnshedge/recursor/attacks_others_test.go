@@ -2,6 +2,7 @@ package recursor_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
 	"sync"
@@ -63,6 +64,8 @@ func delayingAttacks() []attackCase {
 	return append(attacks(), slices.DeleteFunc(costlyAttacks(), func(c attackCase) bool { return !slices.Contains(names, c.name) })...)
 }
 
+var inRealTime = flag.Bool("attacks.real", false, "ask questions beside attacks in real time, 20 seconds for each attack")
+
 // TestAttackDelaysNoOtherQuestions loses 1.5 % of the messages, so that the limits on hedges and queries in flight matter. CPU time
 // takes no fake time: the attacking questions may take 10 ms of it each, as when they are asked alone. That is two thirds of a core.
 func TestAttackDelaysNoOtherQuestions(t *testing.T) {
@@ -87,7 +90,11 @@ func TestAttackDelaysNoOtherQuestions(t *testing.T) {
 func measureDelays(t *testing.T, c attackCase) (p99 [2]time.Duration, cpu time.Duration) {
 	var used [2]time.Duration
 	for i, isAttacked := range []bool{false, true} {
-		bubble(t, c.text+otherZones(), func(t *testing.T, w *testNetwork) {
+		run := bubble
+		if *inRealTime {
+			run = func(t *testing.T, text string, f func(*testing.T, *testNetwork)) { f(t, newTestNetwork(t, text)) }
+		}
+		run(t, c.text+otherZones(), func(t *testing.T, w *testNetwork) {
 			c.setUp(w)
 			w.quiet = true
 			r := w.resolver()
