@@ -360,7 +360,7 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.ToNonDSKey(key)
-	for up := parentName(key); up != nil && len(up)-wire.KeyLen >= domain; up = parentName(up) {
+	for up := parentKey(key); up != nil && len(up)-wire.KeyLen >= domain; up = parentKey(up) {
 		if e = c.findEntry(up); e != nil && e.validated && e.remainingTime(at) > 0 {
 			break
 		}
@@ -370,9 +370,9 @@ func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry
 	return e
 }
 
-// parentName returns the cache key for the parent of the name in key: for the key of a.example, the key of example.
+// parentKey returns the cache key for the parent of the name in key: for the key of a.example, the key of example.
 // It returns nil if the parent is the root. The result shares memory with key.
-func parentName(key []byte) []byte {
+func parentKey(key []byte) []byte {
 	if up := key[1+int(key[0]):]; len(up) > 1+wire.KeyLen {
 		return up
 	}
@@ -460,7 +460,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 // markNameExists removes entries that deny the existence of a name or of one of its ancestors, because an answer has
 // shown that the name exists. The caller must have applied wire.ToNameErrorKey to the key.
 func (c *Cache) markNameExists(key []byte) {
-	for ; key != nil; key = parentName(key) {
+	for ; key != nil; key = parentKey(key) {
 		if c.findEntry(key) != nil {
 			c.store.Invalidate(maphash.Bytes(c.seed, key))
 		}

@@ -73,8 +73,8 @@ type Row struct {
 	Elapsed          time.Duration // in which all queries were answered
 }
 
-// A cacheLab is the simulated network of one Run, with an upstream that contenders query once for each name.
-type cacheLab struct {
+// A testbed is the simulated network of one Run, with an upstream that contenders query once for each name.
+type testbed struct {
 	*lab.Testbed
 	conf     lab.Config
 	scenario scenario
@@ -92,7 +92,7 @@ func Run(ctx context.Context, conf lab.Config) (rows []Row, err error) {
 		return nil, err
 	}
 	defer bed.Close()
-	l := &cacheLab{Testbed: bed, conf: conf, scenario: sc}
+	l := &testbed{Testbed: bed, conf: conf, scenario: sc}
 	servers, err := l.startServers()
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ const upstreamHost = "upstream"
 var errManyIdle = errors.New("above four fifths of its limit, it closes connections that are idle for 200 ms")
 
 // startServers starts the upstream and the selected contenders.
-func (l *cacheLab) startServers() ([]*server, error) {
+func (l *testbed) startServers() ([]*server, error) {
 	upstream, err := dnsserver.ServeDNS(l.Net.Host(upstreamHost), dnsserver.AnswerAddress)
 	if err != nil {
 		return nil, err
@@ -138,13 +138,13 @@ func (l *cacheLab) startServers() ([]*server, error) {
 	return lab.StartAll(l.conf, all, func(c contender) (*server, error) { return c.Start(c.Name) })
 }
 
-func (l *cacheLab) certificateFile() string { return filepath.Join(l.Dir, "server.pem") }
+func (l *testbed) certificateFile() string { return filepath.Join(l.Dir, "server.pem") }
 
 // A contender is a DNS server to compare. Its Start function takes the name of the contender.
 type contender = lab.Contender[string, *server]
 
 // startServer starts the named contender on a host of its own, and fills its cache.
-func (l *cacheLab) startServer(name string) (_ *server, err error) {
+func (l *testbed) startServer(name string) (_ *server, err error) {
 	if name == "unbound" && l.scenario.connections >= dnsserver.MaxTCPConns*4/5 {
 		return nil, errManyIdle
 	}

@@ -84,7 +84,7 @@ func (c *client) countSentQueries() int64 {
 	return c.Net.Link(c.name, "a").Counters().UDP + c.Net.Link(c.name, "b").Counters().UDP
 }
 
-// upstreams returns the IP addresses of the servers: both if the first may be dead or under load, and else the first.
+// upstreams returns the servers for a contender: both if the first may be dead or under load, otherwise the first alone.
 func (l *testbed) upstreams() []string {
 	hosts := []string{"a"}
 	if strings.HasPrefix(l.conf.Scenario, "dead") || l.conf.Workers > 0 {

@@ -135,9 +135,9 @@ func newInternet(p internetPlan) *internet {
 	return b.internet
 }
 
-// drawLognormalRTT draws a lognormal round-trip time from 3 to 320 ms. sigma is the standard deviation of the
-// logarithm.
-func (b *internetBuilder) drawLognormalRTT(median, sigma float64) time.Duration {
+// sampleLognormalRTT returns a random round-trip time with a lognormal distribution, clamped to 3 to 320 ms. sigma is the standard
+// deviation of the logarithm.
+func (b *internetBuilder) sampleLognormalRTT(median, sigma float64) time.Duration {
 	ms := median * math.Exp(sigma*b.rng.NormFloat64())
 	return time.Duration(min(max(ms, 3), 320) * float64(time.Millisecond))
 }
@@ -147,11 +147,11 @@ func (b *internetBuilder) drawUnicastRTT() time.Duration {
 	x := b.rng.Float64()
 	for _, r := range regionRTTs[:len(regionRTTs)-1] {
 		if x -= r.share; x < 0 {
-			return b.drawLognormalRTT(r.median, r.sigma)
+			return b.sampleLognormalRTT(r.median, r.sigma)
 		}
 	}
 	last := regionRTTs[len(regionRTTs)-1]
-	return b.drawLognormalRTT(last.median, last.sigma)
+	return b.sampleLognormalRTT(last.median, last.sigma)
 }
 
 // addServer adds a name server. faulty is the probability that it is dead; other faults are less probable.
@@ -221,12 +221,12 @@ const (
 
 func (b *internetBuilder) addTopZones() []*zone {
 	for i := range 13 {
-		b.roots = append(b.roots, b.addServer(string(rune('a'+i))+".root-servers.net.", b.drawLognormalRTT(20, 0.6), 0))
+		b.roots = append(b.roots, b.addServer(string(rune('a'+i))+".root-servers.net.", b.sampleLognormalRTT(20, 0.6), 0))
 	}
 	root := b.addZone(nil, ".", b.roots)
 	var gtld []*server
 	for i := range 8 {
-		gtld = append(gtld, b.addServer(string(rune('a'+i))+".gtld-servers.net.", b.drawLognormalRTT(28, 0.5), 0))
+		gtld = append(gtld, b.addServer(string(rune('a'+i))+".gtld-servers.net.", b.sampleLognormalRTT(28, 0.5), 0))
 	}
 	tlds := []*zone{b.addZone(root, "com.", gtld), b.addZone(root, "net.", gtld)}
 	b.addZone(tlds[1], "root-servers.net.", b.roots)
@@ -235,7 +235,7 @@ func (b *internetBuilder) addTopZones() []*zone {
 		name := fmt.Sprintf("g%02d.", i)
 		var servers []*server
 		for j := range 4 + b.rng.IntN(3) {
-			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.nic.%s", j, name), b.drawLognormalRTT(35, 0.6), 0.005))
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.nic.%s", j, name), b.sampleLognormalRTT(35, 0.6), 0.005))
 		}
 		tlds = append(tlds, b.addZone(root, name, servers))
 	}
@@ -243,7 +243,7 @@ func (b *internetBuilder) addTopZones() []*zone {
 		name := fmt.Sprintf("c%02d.", i)
 		var servers []*server
 		for j := range 3 + b.rng.IntN(4) {
-			rtt := b.drawLognormalRTT(40, 0.6)
+			rtt := b.sampleLognormalRTT(40, 0.6)
 			if j%2 == 1 {
 				rtt = b.drawUnicastRTT()
 			}
@@ -297,7 +297,7 @@ func (b *internetBuilder) addProviders(tlds []*zone) [][]*server {
 			rtt := first
 			switch {
 			case i < largeProviders:
-				rtt = b.drawLognormalRTT(25, 0.5)
+				rtt = b.sampleLognormalRTT(25, 0.5)
 			case j > 0 && b.rng.Float64() < 0.6:
 				rtt = b.drawUnicastRTT()
 			case j > 0: // in the region of the first server
@@ -324,11 +324,11 @@ func (b *internetBuilder) addCDNs() []*zone {
 		name := fmt.Sprintf("cdn%d.net.", i)
 		var servers, edge []*server
 		for j := range 4 {
-			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j, name), b.drawLognormalRTT(18, 0.5), 0.005))
+			servers = append(servers, b.addServer(fmt.Sprintf("ns%d.%s", j, name), b.sampleLognormalRTT(18, 0.5), 0.005))
 		}
 		z := b.addZone(b.zones["net."], name, servers)
 		for j := range 3 {
-			edge = append(edge, b.addServer(fmt.Sprintf("n%d.edge.%s", j, name), b.drawLognormalRTT(15, 0.6), 0.005))
+			edge = append(edge, b.addServer(fmt.Sprintf("n%d.edge.%s", j, name), b.sampleLognormalRTT(15, 0.6), 0.005))
 		}
 		b.addZone(z, "edge."+name, edge)
 		all = append(all, z)

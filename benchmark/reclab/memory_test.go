@@ -189,7 +189,7 @@ func TestSlowestNames(t *testing.T) {
 		tr := new(tracer)
 		conf := lab.Config{Seed: seed + 1, Calls: *questions, Scenario: *scenario, Trace: tr.trace()}
 		r := measureInMemory(t, conf, "hedge")
-		slices.SortFunc(r.Questions, func(a, b reclab.Question) int { return int(b.Latency - a.Latency) })
+		slices.SortFunc(r.Questions, func(a, b reclab.Lookup) int { return int(b.Latency - a.Latency) })
 		for _, c := range r.Questions[:min(*slowest, len(r.Questions))] {
 			text, zones := reclab.DescribeName(conf.Seed, conf.Scenario, c.Name)
 			t.Logf("%v %s %s\n%s%s", c.Latency, c.Name, dns.TypeToString[c.Type], text, tr.eventsDuring(c, zones))
@@ -209,7 +209,7 @@ type traceEvent struct {
 }
 
 // eventsDuring returns the events during question c that are about one of zones or a delegation to one of them.
-func (t *tracer) eventsDuring(c reclab.Question, zones []string) string {
+func (t *tracer) eventsDuring(c reclab.Lookup, zones []string) string {
 	var b strings.Builder
 	for _, e := range t.seen {
 		at := e.at.Sub(c.Begin)

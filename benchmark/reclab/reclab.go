@@ -47,15 +47,15 @@ type Row struct {
 	lab.Row
 	Scenario  string
 	Seed      uint64
-	Questions []Question // in the order in which they were asked
-	Bogus     int        // failures of a validating contender: it answered a bogus name
-	WrongAD   int        // failures with a wrong AD bit (RFC 6840 §5.8)
-	Stalled   int        // questions that Questions leaves out because the machine stalled soon after
-	TCP       int64      // queries over TCP; Sent includes them
+	Questions []Lookup // in the order in which they were asked
+	Bogus     int      // failures of a validating contender: it answered a bogus name
+	WrongAD   int      // failures with a wrong AD bit (RFC 6840 §5.8)
+	Stalled   int      // questions that Questions leaves out because the machine stalled soon after
+	TCP       int64    // queries over TCP; Sent includes them
 }
 
-// A Question is a question to a resolver. It failed if there was no right answer within QuestionTimeout.
-type Question struct {
+// A Lookup is one question to a resolver, and its outcome. It failed if no right answer came within QuestionTimeout.
+type Lookup struct {
 	latency.Call
 	Name    string
 	Type    uint16
@@ -127,7 +127,7 @@ func setDefaults(c *lab.Config) error {
 // measureQuestions asks the resolver all questions, at random times.
 func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
-	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Question, len(questions))}
+	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Lookup, len(questions))}
 	udp, tcp := r.network.udp.Load(), r.network.tcp.Load()
 	var cpu time.Duration
 	if r.cpu != nil {
@@ -174,7 +174,7 @@ func (r *Row) countVerdicts() {
 }
 
 // measureQuestion asks question q. start is the start of the run.
-func (r *resolver) measureQuestion(q question, start time.Time) Question {
+func (r *resolver) measureQuestion(q question, start time.Time) Lookup {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
 	m.AuthenticatedData = r.network.internet.signedShare > 0 // requests the AD bit in the answer (RFC 6840 §5.7)
@@ -182,7 +182,7 @@ func (r *resolver) measureQuestion(q question, start time.Time) Question {
 	defer cancel()
 	begin := time.Now()
 	answer, err := r.exchange(ctx, m)
-	result := Question{Name: q.name, Type: q.qtype, Begin: begin, Call: latency.Call{Start: begin.Sub(start), Latency: time.Since(begin)}, verdict: incorrect}
+	result := Lookup{Name: q.name, Type: q.qtype, Begin: begin, Call: latency.Call{Start: begin.Sub(start), Latency: time.Since(begin)}, verdict: incorrect}
 	if err == nil {
 		result.verdict = r.network.internet.checkAnswer(q, answer, r.validates)
 	}

@@ -32,7 +32,7 @@ func recordStalls(ctx context.Context) (stalls []stall) {
 // removeStalledQuestions removes the questions that were asked during one of stalls or shortly before it.
 func (r *Row) removeStalledQuestions(stalls []stall) {
 	n := len(r.Questions)
-	r.Questions = slices.DeleteFunc(r.Questions, func(q Question) bool {
+	r.Questions = slices.DeleteFunc(r.Questions, func(q Lookup) bool {
 		return slices.ContainsFunc(stalls, func(s stall) bool {
 			return q.Begin.After(s.to.Add(-max(stallMargin, s.to.Sub(s.from)))) && q.Begin.Before(s.to)
 		})

@@ -13,7 +13,7 @@ func TestQuestionsBeforeAStallAreLeftOut(t *testing.T) {
 	at := func(s float64) time.Time { return time.Unix(1000, 0).Add(time.Duration(s * float64(time.Second))) }
 	var r Row
 	for i := range 10 {
-		q := Question{Begin: at(float64(i))}
+		q := Lookup{Begin: at(float64(i))}
 		if i < 6 {
 			q.Winner = -1
 		}

@@ -47,8 +47,8 @@ func (p *progressDisplay) addTask(scenario, strategy string, total int) *progres
 	return &progressTask{p: p, name: scenario + " " + strategy, total: total}
 }
 
-// setDone shows that n requests of the task are finished, at most once in each interval of the display. It may be
-// called from several goroutines, and for a nil task.
+// setDone shows that n requests of the task are finished. It redraws at most once in each interval of the display. It is safe
+// for concurrent use, and does nothing for a nil task.
 func (t *progressTask) setDone(n int) {
 	if t == nil || t.p == nil {
 		return

@@ -106,7 +106,7 @@ func (sc scenario) describeWithSize(s trafficFlags) string {
 	return sc.description
 }
 
-// scaledSimulation returns the traffic and the server of the scenario, with the rate and the number of requests by s.
+// scaledSimulation returns the scenario's traffic and server. Flags of s that are set replace the rate and the size.
 func (sc scenario) scaledSimulation(s trafficFlags) virtual.Simulation {
 	w := sc.simulation
 	if s.rps > 0 {

@@ -103,7 +103,7 @@ func (s strategy) runsIn(sc scenario) bool {
 	return sc.allowedStrategies == nil || slices.Contains(sc.allowedStrategies, s.name)
 }
 
-// isBestStatic reports whether the delays of the strategy are computed from the calls of other strategies.
+// isBestStatic reports whether the delays are the best in hindsight, computed from the calls of other strategies.
 func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 
 // fullDescription returns the description, and which model replaces the strategy over gRPC and in virtual time.

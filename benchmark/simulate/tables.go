@@ -105,8 +105,8 @@ func headlineCells(r row) []string {
 	}
 }
 
-// formatFirstScenarioTable returns the Markdown table of the first scenario, with a row per strategy for the whole run, and
-// none for the phases of the run.
+// formatFirstScenarioTable returns the Markdown table for README: the first scenario of the engine, with a row per strategy for
+// the whole run, and none for the phases of the run.
 func formatFirstScenarioTable(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
 	table := newTextTable(rows, allColumns(f.options.engine.spec()))

@@ -81,14 +81,14 @@ func (t *upstreamPlan) avoidsWithoutDNSSEC() bool {
 func (t upstreamAttempt) isExchangerWithoutCD() bool { return t.address == "" && !t.cd }
 
 // planAttempts determines all attempts for the question. They usually are: the upstream that the Exchanger selects, with
-// CD and then without CD, and up to maxOtherUpstreams upstreams by address.
+// CD and then without CD, and up to maxOtherUpstreams upstreams that are addressed directly.
 //
-// The attempt without CD is useful if a validating upstream has a bogus answer in its cache: the upstream then queries
+// The attempt without CD is useful if a validating upstream has a bogus answer in its cache: the upstream then fetches
 // the answer again.
 //
 // If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
-// Upstreams without DNSSEC are queried last. Unresponsive ones are queried only if all upstreams are avoided, because the
-// name of an earlier question may have been the cause.
+// Upstreams without DNSSEC are queried last. Unresponsive ones are queried only if all upstreams are unresponsive or
+// without DNSSEC: an upstream that did not answer for the name of an earlier question may still answer this one.
 func (t *upstreamPlan) planAttempts() {
 	named := t.core.upstreamAddresses(t.question.name)
 	usable, silent, withoutDNSSEC := t.core.avoided.partitionUpstreams(named, time.Now())

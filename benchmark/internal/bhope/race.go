@@ -52,7 +52,7 @@ func (b *cancelingBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// UnaryClientInterceptor returns a gRPC interceptor that hedges calls of all methods, with protobuf messages.
+// UnaryClientInterceptor hedges all unary calls as p decides, in the time of clock. Replies must be protobuf messages.
 func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		attempt := func(ctx context.Context) (proto.Message, error) {

@@ -103,7 +103,7 @@ func StartAll[E, C, S any](c Config, all []Contender[E, C], start func(Contender
 	return started, err
 }
 
-// MeasureAll calls measure for the contenders that the config selects from all, at the same time. If ctx ends, it
+// MeasureAll calls measure concurrently for the contenders that the config selects from all. If ctx ends, it
 // returns the results so far and the error of ctx.
 func MeasureAll[E, C, R any](ctx context.Context, c Config, all []Contender[E, C], measure func(Contender[E, C]) (R, error)) ([]R, error) {
 	_, rows, errs, err := forEach(c, all, measure)

@@ -17,7 +17,7 @@ type Load struct {
 	Interarrival func(i int) time.Duration
 }
 
-// ConstantRate returns a function for Load.Interarrival with a constant rate per second, from the start on.
+// ConstantRate returns a function for Load.Interarrival with a constant rate per second. The first call is due at once.
 func ConstantRate(rate float64) func(i int) time.Duration {
 	due := func(i int) time.Duration { return time.Duration(float64(i) / rate * float64(time.Second)) }
 	return func(i int) time.Duration { return due(i) - due(max(i-1, 0)) }

@@ -55,7 +55,7 @@ const maxReplayRequests = 400_000
 // newReplay returns a replay of the first episode.
 func (s Simulation) newReplay(seed uint64) *replay {
 	p := &replay{Simulation: s, random: newEpisodeRandomSource(seed, 0)}
-	r := &episodeRun{Simulation: s, random: p.random}
+	r := &episodeState{Simulation: s, random: p.random}
 	var at time.Duration
 	for i := range min(s.Requests, maxReplayRequests) {
 		if s.Workers == 0 {

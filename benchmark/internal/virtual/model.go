@@ -59,8 +59,8 @@ type Attempt struct {
 	At      time.Duration // of its start, since the start of the episode
 }
 
-// A LatencyModel determines the latencies of a simulated backend. It returns the latency of attempt a, which depends on
-// the attempt and on the seed of d alone.
+// A LatencyModel determines the latencies of a simulated backend. It returns the latency of attempt a, with random numbers of d.
+// The latency depends on a and the seed of d alone, so that it is the same for all strategies.
 type LatencyModel func(d *RandomSource, a Attempt) time.Duration
 
 // Rand returns the random numbers of d that belong to this attempt alone. So they do not depend on which other

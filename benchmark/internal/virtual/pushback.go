@@ -46,12 +46,13 @@ func (s Simulation) ClientRate() float64 {
 }
 
 // isPushback reports whether the answer to attempt n of the call with the given index is pushback.
-func (r *episodeRun) isPushback(index int32, n uint8) bool {
+func (r *episodeState) isPushback(index int32, n uint8) bool {
 	return r.PushbackShare > 0 && r.random.attemptRand(int(index), -80-int(n)).Float64() < r.PushbackShare
 }
 
-// recordPushback passes pushback to the policy. It reports whether another attempt of the call is in flight.
-func (r *episodeRun) recordPushback(id callID) bool {
+// recordPushback tells the policy of pushback, a server's request not to hedge. It reports whether the call can still succeed
+// by another attempt in flight.
+func (r *episodeState) recordPushback(id callID) bool {
 	c := &r.activeCalls[id.slot]
 	if p, ok := r.policy.(PushbackRecorder); ok {
 		p.RecordPushback(r.now, int(c.host))

@@ -64,8 +64,8 @@ func (q *Queue) newStations() []station {
 	return all
 }
 
-// enqueueJob gives job j to an idle server or to a queue. It drops a hedge that a hedge.Limiter would reject.
-func (r *episodeRun) enqueueJob(j job) {
+// dispatchJob gives job j to an idle server or to a queue. It drops a hedge that a hedge.Limiter would reject.
+func (r *episodeState) dispatchJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
 		s = &r.stations[r.random.attemptRand(int(j.index), -3-int(j.n)).IntN(n)]
@@ -83,7 +83,7 @@ func (r *episodeRun) enqueueJob(j job) {
 	r.activeCalls[j.call.slot].queues[j.n] = s
 }
 
-func (r *episodeRun) startJob(s *server, j job) {
+func (r *episodeState) startJob(s *server, j job) {
 	s.job = j
 	s.generation++
 	d := r.Model(r.random, Attempt{Request: int(j.index), N: int(j.n), Host: int(j.host), At: r.now})
@@ -94,7 +94,7 @@ func (r *episodeRun) startJob(s *server, j job) {
 }
 
 // finishJob ends the job of server s and answers the call, unless the generation shows that the job was cancelled.
-func (r *episodeRun) finishJob(s *server, generation uint32) {
+func (r *episodeState) finishJob(s *server, generation uint32) {
 	if s.generation != generation {
 		return
 	}
@@ -107,7 +107,7 @@ func (r *episodeRun) finishJob(s *server, generation uint32) {
 }
 
 // startNextJob makes server s process the next job in the queue, or idle.
-func (r *episodeRun) startNextJob(s *server) {
+func (r *episodeState) startNextJob(s *server) {
 	s.generation++
 	st := s.station
 	for st.head < len(st.queued) {
@@ -130,8 +130,8 @@ func (r *episodeRun) startNextJob(s *server) {
 	st.idle = append(st.idle, s)
 }
 
-// cancelAttempts cancels all attempts of call c except the winner, as the Queue says.
-func (r *episodeRun) cancelAttempts(c *activeCall, winner int) {
+// cancelLosers cancels all attempts of call c except the winner. The Queue determines which jobs leave it or are stopped.
+func (r *episodeState) cancelLosers(c *activeCall, winner int) {
 	if r.Queue.Limited {
 		for n, st := range c.queues[:c.started] {
 			if st != nil {

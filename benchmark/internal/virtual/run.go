@@ -72,7 +72,7 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 	episodes := max(s.Episodes, 1)
 	calls := make([]latency.Call, 0, episodes*s.Requests)
 	for e := range episodes {
-		r := &episodeRun{Simulation: s, random: newEpisodeRandomSource(seed, e), calls: calls}
+		r := &episodeState{Simulation: s, random: newEpisodeRandomSource(seed, e), calls: calls}
 		r.Hosts = max(r.Hosts, 1)
 		if s.SeparateClients {
 			r.policy = &perClientPolicies{newPolicy: newPolicy}
@@ -91,8 +91,8 @@ func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Polic
 	return calls
 }
 
-// An episodeRun is the state of the simulation of one episode.
-type episodeRun struct {
+// An episodeState is the state of the simulation of one episode: a part of the requests, with a new policy and empty queues.
+type episodeState struct {
 	Simulation
 	policy Policy
 	random *RandomSource
@@ -131,7 +131,7 @@ type callID struct {
 }
 
 // processEvents processes all events of the episode. It returns false if ctx ends first.
-func (r *episodeRun) processEvents(ctx context.Context, progress func(int)) bool {
+func (r *episodeState) processEvents(ctx context.Context, progress func(int)) bool {
 	for range r.Workers {
 		r.startCall()
 	}
@@ -182,12 +182,12 @@ func (r *episodeRun) processEvents(ctx context.Context, progress func(int)) bool
 	return true
 }
 
-func (r *episodeRun) nextInterarrivalTime() time.Duration {
+func (r *episodeState) nextInterarrivalTime() time.Duration {
 	return r.random.InterarrivalTime(r.issued, r.Rate)
 }
 
 // startCall starts the next call of the episode, if there is one.
-func (r *episodeRun) startCall() {
+func (r *episodeState) startCall() {
 	if r.issued >= r.Requests {
 		return
 	}
@@ -216,7 +216,7 @@ func (r *episodeRun) startCall() {
 }
 
 // startHedge starts a hedge of the call id, if the policy admits it, and schedules the next one.
-func (r *episodeRun) startHedge(id callID) {
+func (r *episodeState) startHedge(id callID) {
 	c := &r.activeCalls[id.slot]
 	index := int(c.nextDelay)
 	c.nextDelay++
@@ -232,13 +232,13 @@ func (r *episodeRun) startHedge(id callID) {
 }
 
 // startAttempt starts the next attempt of the call id.
-func (r *episodeRun) startAttempt(id callID) {
+func (r *episodeState) startAttempt(id callID) {
 	c := &r.activeCalls[id.slot]
 	n := c.started
 	c.started++
 	c.starts[n] = r.now - c.start
 	if r.Queue != nil {
-		r.enqueueJob(job{call: id, index: c.index, host: c.host, n: n})
+		r.dispatchJob(job{call: id, index: c.index, host: c.host, n: n})
 		return
 	}
 	d := r.Model(r.random, Attempt{Request: int(c.index), N: int(n), Host: int(c.host), At: r.now})
@@ -246,7 +246,7 @@ func (r *episodeRun) startAttempt(id callID) {
 }
 
 // endCall ends the call id. winner is the attempt that answered, or -1. In a closed loop, the next call starts.
-func (r *episodeRun) endCall(id callID, winner int) {
+func (r *episodeState) endCall(id callID, winner int) {
 	c := &r.activeCalls[id.slot]
 	result := CallResult{
 		Latency: r.now - c.start, Winner: winner, PushedBack: c.pushbacks == c.started, HasDelay: len(c.delays) > 0, ReachedFirstDelay: c.reachedFirstDelay,
@@ -259,7 +259,7 @@ func (r *episodeRun) endCall(id callID, winner int) {
 	c.generation++
 	r.freeSlots = append(r.freeSlots, id.slot)
 	if r.Queue != nil {
-		r.cancelAttempts(c, winner)
+		r.cancelLosers(c, winner)
 	}
 	if r.Workers > 0 {
 		r.startCall()

@@ -67,8 +67,8 @@ type Response struct {
 	signedByZone bool // the zone has signed at least part of the answer, so that the answer is not from an insecure child zone
 }
 
-// A ValidationBudget limits the work of validation for one question of a client, and sends the DS and DNSKEY queries
-// that validation needs. It must be safe for concurrent use.
+// A ValidationBudget is implemented by the caller of a Validator: it limits the work of validation for one question of a
+// client, and sends the DS and DNSKEY queries that validation needs, within its limits. It must be safe for concurrent use.
 type ValidationBudget interface {
 	// Validation returns the limits of the cryptographic work for the question.
 	Validation() *validate.Validation

@@ -397,9 +397,9 @@ func newInsecureEntry(why *validate.Reason, now time.Time, ttls ...uint32) *keyE
 	return &keyEntry{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(ttls...))}
 }
 
-// newNonexistentEntry returns the cache entry for a name that is proven not to be a zone. The entry expires after ttl
+// newNoZoneEntry returns the cache entry for a name that is proven not to be a zone. The entry expires after ttl
 // seconds.
-func newNonexistentEntry(ttl uint32) *keyEntry {
+func newNoZoneEntry(ttl uint32) *keyEntry {
 	r := newInsecureEntry(nil, time.Now(), ttl)
 	r.isNonexistent = true
 	return r
@@ -697,7 +697,7 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b ValidationBudget, z 
 	case den.Kind == validate.NoDS:
 		return nil, newInsecureEntry(nil, now.Add(-ago), den.TTL)
 	}
-	return nil, newNonexistentEntry(den.TTL)
+	return nil, newNoZoneEntry(den.TTL)
 }
 
 // verifyCNAMEAtZone verifies CNAME records at the name of z, which the server from has sent. A valid CNAME record
@@ -717,7 +717,7 @@ func (c *Validator) verifyCNAMEAtZone(ctx context.Context, b ValidationBudget, z
 	if err != nil {
 		return c.newFailedEntry(err, from)
 	}
-	return newNonexistentEntry(ttl)
+	return newNoZoneEntry(ttl)
 }
 
 // newEntryAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed

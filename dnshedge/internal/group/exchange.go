@@ -474,8 +474,8 @@ func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *S
 // recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
 // failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
 //
-// A response is bogus if it reports that DNSSEC validation has failed. It is a failure only if s cannot be trusted
-// to validate.
+// A response that reports that DNSSEC validation has failed is a failure only if s is not trusted to validate. From a
+// trusted server it is final: the answer of another server would be bogus, too.
 func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()

@@ -105,7 +105,8 @@ func (l *latencyEstimator) countQuery() {
 	}
 }
 
-// RecordHandshake records the duration of a handshake with the server, from which handshakeAllowance is computed.
+// RecordHandshake records the duration of a handshake with the server. Attempts that need a handshake may take that much
+// longer (handshakeAllowance).
 func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -50,7 +50,8 @@ type Config struct {
 	Spawn func(f func(context.Context)) bool
 }
 
-// An AttemptTracer receives the start and the end of each query of an attempt. ctx is the context of the attempt, q the
+// An AttemptTracer receives the start and the end of each query of an attempt. An attempt may send several queries, for
+// example again over TCP after a truncated response. In its methods, ctx is the context of the attempt, q the
 // question, and to the server. n is the number of the attempt, and 0 is the primary. hedge is true if the attempt is a
 // hedge. It must be safe for concurrent use.
 type AttemptTracer interface {

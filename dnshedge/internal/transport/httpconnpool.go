@@ -37,7 +37,7 @@ type httpConnPool struct {
 	answerTime   time.Duration // smoothed latency of responses; 0: unknown
 	lastProgress time.Time     // time of the last response, or of the first request after an idle time
 	nextGrowth   time.Time     // no additional connection is opened before this time
-	isChecking   bool          // a timer will call checkWaiting
+	isChecking   bool          // a timer will call serveWaiting
 }
 
 // An httpWaiter is a request that waits for a free stream of an httpConnPool.
@@ -189,7 +189,7 @@ func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.
 }
 
 // assignStreams assigns free HTTP/2 streams to the requests that wait for one, the newest request first. If requests
-// remain, it starts the timer that calls checkWaiting. The caller must hold mu.
+// remain, it starts the timer that calls serveWaiting. The caller must hold mu.
 func (l *httpConnPool) assignStreams(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.acquireFreeConn(now)
@@ -204,13 +204,13 @@ func (l *httpConnPool) assignStreams(now time.Time) {
 	}
 	if len(l.waiting) > 0 && !l.isChecking {
 		l.isChecking = true
-		time.AfterFunc(waitCheckInterval, l.checkWaiting)
+		time.AfterFunc(waitCheckInterval, l.serveWaiting)
 	}
 }
 
-// checkWaiting ends the wait of requests that will miss their deadline. It then assigns free streams to the other
+// serveWaiting ends the wait of requests that will miss their deadline. It then assigns free streams to the other
 // waiting requests, and may open a connection for them. A timer calls it.
-func (l *httpConnPool) checkWaiting() {
+func (l *httpConnPool) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

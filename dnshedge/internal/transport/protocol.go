@@ -93,7 +93,7 @@ func newProtocolTransport(c Config, dial func(context.Context, *Config) (Message
 	return p
 }
 
-// Ready implements Transport. It returns true if a connection for first queries is open.
+// Ready implements Transport. It returns true if a connection of the pool for the first query of a question is open.
 func (p *protocolTransport) Ready() bool {
 	l := &p.pools[0]
 	l.mu.Lock()

@@ -124,8 +124,7 @@ func newStream(c Config, security *tls.Config) *streamTransport {
 	return s
 }
 
-// Ready implements Transport. It returns true if a connection is open over which a query that is not repeated can be
-// sent without a handshake.
+// Ready implements Transport. It returns true if a connection of the pool for the first query of a question is open.
 func (s *streamTransport) Ready() bool {
 	l := &s.pools[0]
 	l.mu.Lock()

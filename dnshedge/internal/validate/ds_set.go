@@ -176,13 +176,13 @@ func (d *DSSet) UnsupportedReason(p Policy) *Reason {
 	return r
 }
 
-// supportedEntries returns the records that can confirm a key, because their algorithm and digest type are supported.
-// It returns at most maxDS records, those that hold a whole key first. Records with SHA-1 digests are returned only if
-// there are no others with a digest (RFC 4509 §3).
+// supportedRecords returns the records that can confirm a key, because their algorithm and digest type are supported.
+// It returns at most maxDS records. DNSKEY trust anchors, which hold a whole key, come first. Records with SHA-1
+// digests are returned only if there are no others with a digest (RFC 4509 §3).
 //
 // The digest types are those of IANA's registry "DNSSEC Delegation Signer (DS) Resource Record (RR) Type Digest
 // Algorithms" as of 2026-11.
-func (d *DSSet) supportedEntries(p Policy) []keyDigest {
+func (d *DSSet) supportedRecords(p Policy) []keyDigest {
 	var whole, strong, weak []keyDigest
 	for _, a := range d.entries {
 		if !p.supportsAlgorithm(a.algorithm) || !a.isDigestSupported() {
@@ -204,11 +204,11 @@ func (d *DSSet) supportedEntries(p Policy) []keyDigest {
 	return usable[:min(len(usable), maxDS)]
 }
 
-// supportedAlgorithms returns the algorithms of the records that supportedEntries returns, in ascending order and without
+// supportedAlgorithms returns the algorithms of the records that supportedRecords returns, in ascending order and without
 // duplicates.
 func (d *DSSet) supportedAlgorithms(p Policy) []uint8 {
 	var algorithms []uint8
-	for _, a := range d.supportedEntries(p) {
+	for _, a := range d.supportedRecords(p) {
 		algorithms = append(algorithms, a.algorithm)
 	}
 	slices.Sort(algorithms)

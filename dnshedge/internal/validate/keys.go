@@ -43,7 +43,7 @@ func (k *Keys) Expires() time.Time {
 // Policy.RequireAllAlgorithms, if d has algorithms that the untrusted DSSet lacked. The caller must then discard the keys
 // and verify the DNSKEY RRset again.
 func (k *Keys) WithTrustedDS(d *DSSet) (*Keys, bool) {
-	if !d.trusted || d.zone != k.zone || !slices.Contains(d.supportedEntries(k.policy), k.entryPoint) {
+	if !d.trusted || d.zone != k.zone || !slices.Contains(d.supportedRecords(k.policy), k.entryPoint) {
 		return nil, false
 	}
 	if k.policy.RequireAllAlgorithms && !slices.Equal(d.supportedAlgorithms(k.policy), k.ds.supportedAlgorithms(k.policy)) {

@@ -20,18 +20,20 @@ func (s *RRset) IsMinimallyCovering() bool {
 	}
 	if s.Type == dns.TypeNSEC {
 		n, ok := scanName(c.rdata[0])
-		return ok && isAdjacentName(c.owner, name(c.rdata[0][:n]))
+		return ok && areAdjacentNames(c.owner, name(c.rdata[0][:n]))
 	}
 	var one nsec3Set
 	one.addRecord(c.owner, c.rdata[0], c.owner.parent(), Verification{})
 	return len(one.records) == 1 && one.records[0].hasNarrowSpan()
 }
 
-// isAdjacentName reports whether next follows owner so closely that a server has generated the NSEC record for one
-// question (RFC 4471). The owner name is then a predecessor of the question's name, or the next name is a successor.
+// areAdjacentNames reports whether next follows owner so closely that a server has generated the NSEC record for one
+// question (minimally covering, RFC 4470). The owner name is then a predecessor of the question's name, or the next name is
+// a successor (RFC 4471).
 //
-// Successors begin with a zero byte, and predecessors end with a byte of 255.
-func isAdjacentName(owner, next name) bool {
+// The first label of a successor begins with a zero byte or ends with one, and that of a predecessor ends with a byte of
+// 255.
+func areAdjacentNames(owner, next name) bool {
 	if strings.HasPrefix(string(next), "\x01\x00") {
 		return true
 	}

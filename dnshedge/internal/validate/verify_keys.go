@@ -125,7 +125,7 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 func (w *Validation) findSecureEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false
-	for _, a := range d.supportedEntries(w.Policy) {
+	for _, a := range d.supportedRecords(w.Policy) {
 		fit := false
 		for i := range keys {
 			k := &keys[i]

@@ -65,7 +65,7 @@ const (
 	groupCount // number of groups
 )
 
-// qtypeGroupOf returns the qtypeGroup of the query type qtype.
+// qtypeGroupOf returns the group of qtype. A server may drop the queries of a group and answer all others.
 func qtypeGroupOf(qtype uint16) qtypeGroup {
 	switch qtype {
 	case dns.TypeA:

@@ -93,7 +93,7 @@ type queryState int8
 const (
 	stateWaiting queryState = iota // the query waits for slots
 	stateSent                      // the query has its slots, and was sent or is about to be sent
-	stateEvicted                   // the query was stopped for another query; it counts as sent until its retransmission timeout
+	stateEvicted                   // the query lost its slots to another query; it counts as sent until its retransmission timeout
 	stateOverdue                   // the retransmission timeout has passed; an answer is still accepted
 )
 

@@ -154,8 +154,8 @@ type candidateRank struct {
 	rttvar         float32 // in nanoseconds
 }
 
-// A serverClass is the likelihood that a server answers the next query: usual, in backoff, lame, or without a free
-// slot. A lower value is likelier.
+// A serverClass tells how suitable a server is for the next query: usual, in backoff, lame, or without a free slot. A lower
+// value is better.
 type serverClass int
 
 const (

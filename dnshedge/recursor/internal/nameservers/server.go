@@ -99,10 +99,10 @@ type firstRTTs struct {
 	hedgeDelay  time.Duration // hedge delay of an unknown server
 }
 
-// newFirstRTTs returns firstRTTs without samples. percentile, between 0 and 1, is the quantile of the samples that
-// becomes the hedge delay.
-func newFirstRTTs(percentile float64) *firstRTTs {
-	return &firstRTTs{percentile: percentile, median: initialMedian, hedgeDelay: initialHedgeDelay}
+// newFirstRTTs returns firstRTTs without samples. The hedge delay of an unknown server is the given quantile of the
+// samples, between 0 and 1.
+func newFirstRTTs(quantile float64) *firstRTTs {
+	return &firstRTTs{percentile: quantile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }
 
 // addSample adds took, the round trip time of the first answer of a server, at the time now. It updates the estimates
