@@ -61,7 +61,15 @@ func (c *counter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-func (c *client) p99() time.Duration { return c.took[len(c.took)*99/100] }
+func (c *client) p99() time.Duration { return c.percentile(99) }
+
+func (c *client) percentile(n int) time.Duration { return c.took[len(c.took)*n/100] }
+
+// slowCalls returns the number of calls that took longer than half a second.
+func (c *client) slowCalls() int {
+	n, _ := slices.BinarySearch(c.took, time.Second/2)
+	return len(c.took) - n
+}
 
 // clients returns the choices: near or far, without hedges and with them, and both endpoints.
 func (l *lab) clients(t *testing.T, condition string) []*client {
@@ -172,6 +180,7 @@ func play(ctx context.Context, all []*client, learns int, bad bool) {
 
 // TestTwoNginx prints a table, as docs/design/benchmarks.md has it, in about a minute. However busy the machine is, hedges stay within the budget. Unless it is so busy that the
 // far endpoint takes three times as long as it does, WithEndpoints is as good as the best choice that does not change, or is when it is tried again.
+// In the last condition, it keeps to the near endpoint, and leaves at most a twentieth more of the calls without a hedge.
 func TestTwoNginx(t *testing.T) {
 	var table strings.Builder
 	again := 2 // tries that a busy machine may have in all
@@ -217,8 +226,12 @@ func TestTwoNginx(t *testing.T) {
 				far, counted := endpoints.sent.faraway.Load()-endpoints.farWhileLearning, int64(len(endpoints.took))
 				noise := 2 * (all[1].p99() - away) // what the machine adds to a call; one that is hedged meets it at both endpoints
 				good := float64(endpoints.p99()) <= slack*float64(best.p99())+float64(noise) && (!c.far || far > counted/2)
+				if c.stays { // as many calls are slow as the budget has hedges for: whether one in a hundred gets none is by chance
+					good = endpoints.percentile(95) < away && endpoints.slowCalls() <= best.slowCalls()+len(endpoints.took)/20
+				}
 				if good || busy || again == 0 || t.Failed() || time.Now().After(late) {
-					assert.True(t, good || busy, "p99 %v, and %v of %s; %d of %d calls go to the far endpoint", endpoints.p99(), best.p99(), best.name, far, counted)
+					assert.True(t, good || busy, "p99 %v, and %v of %s; p95 %v; %d slow calls, and %d; %d of %d calls go to the far endpoint",
+						endpoints.p99(), best.p99(), best.name, endpoints.percentile(95), endpoints.slowCalls(), best.slowCalls(), far, counted)
 					table.WriteString(row)
 					return
 				}

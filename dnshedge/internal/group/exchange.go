@@ -475,7 +475,7 @@ func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *S
 // failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
 //
 // A response that reports that DNSSEC validation has failed is a failure only if s is not trusted to validate. From a
-// trusted server it is final: the answer of another server would be bogus, too.
+// trusted server it is final.
 func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()

@@ -99,8 +99,8 @@ func (k *rsaKey) verify(digest, signature []byte) bool {
 	return rsa.VerifyPKCS1v15(&k.key, k.hash, digest, signature) == nil
 }
 
-// cost returns the cost of a verification, 1 to 10 units of the limit of a Validation. The time grows with the modulus and the exponent. A
-// verification with 4,096 bits takes 0.27 ms for the usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
+// cost returns the cost of a verification, 1 to 10 units of the limit of a Validation. The time grows with the modulus
+// and the exponent. A verification with 4,096 bits takes 0.27 ms for the usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
 func (k *rsaKey) cost() int {
 	switch long, slow := k.key.N.BitLen() > 2048, k.key.E > 1<<16+1; {
 	case long && slow:
