@@ -331,7 +331,7 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	if own != nil && own.remainingTime(at) > 0 {
 		return cachedAnswer{entry: own, freshness: entryFresh, at: at}
 	}
-	wire.ToNameErrorKey(key)
+	wire.SetNameErrorType(key)
 	gone := c.findEntry(key)
 	if gone != nil && gone.remainingTime(at) > 0 {
 		return cachedAnswer{entry: gone, freshness: entryFresh, at: at}
@@ -350,7 +350,7 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 }
 
 // findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. The name
-// then does not exist either (RFC 8020). The caller must have applied wire.ToNameErrorKey to the key.
+// then does not exist either (RFC 8020). The caller must have applied wire.SetNameErrorType to the key.
 //
 // domain is the length in wire format of the domain of the question's route, or 0. Ancestors above that domain do not
 // count, because their entries come from other servers.
@@ -437,7 +437,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	hash := maphash.Bytes(c.seed, key)
 	if a.DeniesQuestionName() {
 		c.store.Invalidate(hash) // the name exists with no type (RFC 2308 §5)
-		wire.ToNameErrorKey(key)
+		wire.SetNameErrorType(key)
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
@@ -449,7 +449,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 		return
 	}
 	// The name exists, and so do its ancestors.
-	wire.ToNameErrorKey(key)
+	wire.SetNameErrorType(key)
 	c.markNameExists(key)
 	if q.Type == dns.TypeDS {
 		wire.ToNonDSKey(key)
@@ -458,7 +458,7 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 }
 
 // markNameExists removes entries that deny the existence of a name or of one of its ancestors, because an answer has
-// shown that the name exists. The caller must have applied wire.ToNameErrorKey to the key.
+// shown that the name exists. The caller must have applied wire.SetNameErrorType to the key.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentKey(key) {
 		if c.findEntry(key) != nil {

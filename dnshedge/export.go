@@ -231,7 +231,7 @@ func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.T
 		}
 		key := append(append([]byte(nil), e.Question()...), e.keyBits)
 		if e.keyBits&wire.KeyNameError != 0 {
-			wire.ToNameErrorKey(key)
+			wire.SetNameErrorType(key)
 		}
 		c.store.SetIfAbsent(maphash.Bytes(c.seed, key), e)
 	}

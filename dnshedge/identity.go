@@ -94,7 +94,7 @@ func (c *core) currentSources(now time.Time) answerSources {
 	case s.exchanger != nil:
 		all.defaultSource = identityOf(s.exchanger)
 	case s.system != nil:
-		all.defaultSource = c.identityOfSystem(now, all.routes)
+		all.defaultSource = c.systemIdentity(now, all.routes)
 	default:
 		all.defaultSource = hashIdentity("upstreams", c.identityOfUpstreams(c.conf.Upstreams))
 	}
@@ -125,9 +125,10 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// identityOfSystem returns the identity of the system's servers for all names, or "" if these servers cannot be read.
-// For each domain with separate system servers, it stores the identity of those servers in routes.
-func (c *core) identityOfSystem(now time.Time, routes map[string]string) string {
+// systemIdentity returns the identity of the system's servers for all names, by which an import finds out whether they are
+// still the same. It returns "" if the system's configuration cannot be read. For each domain with separate system
+// servers, it stores the identity of those servers in routes.
+func (c *core) systemIdentity(now time.Time, routes map[string]string) string {
 	named, err := c.servers.system.DefaultServers(now)
 	if err != nil || named == nil {
 		return ""

@@ -29,7 +29,7 @@ func recordStalls(ctx context.Context) (stalls []stall) {
 	return stalls
 }
 
-// removeStalledQuestions removes the questions that were asked during one of stalls or shortly before it.
+// removeStalledQuestions removes questions asked during or shortly before one of stalls, when the machine delayed all.
 func (r *Row) removeStalledQuestions(stalls []stall) {
 	n := len(r.Questions)
 	r.Questions = slices.DeleteFunc(r.Questions, func(q Lookup) bool {

@@ -250,8 +250,8 @@ func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 	return err
 }
 
-// bestStaticDelays returns the static hedge delays that would have been best for the calls without hedging so far, and
-// that cost at most as many hedges as the strategy hedge has sent.
+// bestStaticDelays returns the delays of s, one for each of its hedges: those that would have been best for the calls without
+// hedging so far, with at most as many hedges as this library has sent.
 func (t *turnRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64

@@ -114,7 +114,7 @@ func mainColumns(engine engineSpec) []metric {
 
 // joinRuns joins the results of one strategy in several runs of a scenario. Each figure and each point of the latency
 // curve becomes the median of the runs, or the lower middle value for an even number of runs. The error margin of a
-// figure becomes half of its range. The joined result replaces that of the first run.
+// figure becomes half the difference between its largest and its least value. All else is from the first run.
 func joinRuns(runs []strategyResult) strategyResult {
 	joined := runs[0]
 	latencies := [][]point{joined.curve}

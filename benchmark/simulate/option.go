@@ -133,8 +133,8 @@ func (o *options) setScenarios(scenes string) error {
 }
 
 // setStrategies selects strategies by named, the value of the flag -strategy. If named is empty, the engine selects
-// them. It returns an error if none of the strategies can run in a selected scenario. If scenes, the value of
-// -scenario, is all, most engines skip this scenario instead.
+// them. It returns an error if a selected scenario can run none of the strategies. If scenes, the value of
+// -scenario, is all, most engines skip such a scenario instead.
 func (o *options) setStrategies(named, scenes string) error {
 	if named == "" {
 		return nil

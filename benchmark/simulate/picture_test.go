@@ -27,7 +27,7 @@ func TestHeadlinePictureAndTableShowOneRun(t *testing.T) {
 	assert.ElementsMatch(t, titles, texts(elementsOfClass(drawn, "label")))
 	assert.Len(t, elementsOfClass(drawn, "line"), len(titles))
 
-	table := formatHeadline(found)
+	table := formatReadmeTable(found)
 	for _, value := range texts(elementsOfClass(drawn, "value")) {
 		assert.Contains(t, table, "| "+strings.TrimSuffix(value, " ms"))
 	}

@@ -82,7 +82,7 @@ func virtualScenarios() []scenario {
 		parts: outage,
 	}, {
 		name: "hosts", description: "1,000 requests/s to ten hosts, of which one hangs for 30 s; the parts show the other nine",
-		simulation: tenHosts(virtual.WithHostModel(0, virtual.WithIntervalModel(30*sec, 60*sec, virtual.WithHangUntil(reference, forever/2), reference), reference)),
+		simulation: tenHosts(virtual.SelectByHost(0, virtual.WithIntervalModel(30*sec, 60*sec, virtual.WithHangUntil(reference, forever/2), reference), reference)),
 		duration:   90 * sec, parts: hung,
 	}, {
 		name: "hosts-calm", description: "1,000 requests/s to ten hosts, of which none hangs",

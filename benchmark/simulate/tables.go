@@ -27,7 +27,7 @@ type documentTable struct {
 const referenceArgs = "-engine http -requests 30000 -runs 3 -strategy none,hedgedhttp-10ms,failsafe-quantile,bhope,bhope-tuned,hedge,static-best-2"
 
 var documentTables = []documentTable{{
-	name: "headline", render: formatHeadline, picture: "docs/tail.svg",
+	name: "headline", render: formatReadmeTable, picture: "docs/tail.svg",
 	args: referenceArgs, citedCommand: "make readme",
 }, {
 	name: "reference", render: formatFirstScenarioTable,
@@ -81,8 +81,8 @@ func findDocumentTable(name string) documentTable {
 	return documentTables[slices.Index(documentTableNames(), name)]
 }
 
-// formatHeadline returns the table in README that compares hedging libraries, and a sentence that compares its rows.
-func formatHeadline(f engineResults) string {
+// formatReadmeTable returns the table in README that compares hedging libraries, and a sentence that compares its rows.
+func formatReadmeTable(f engineResults) string {
 	s := f.scenarios[0]
 	table := textTable{titles: []string{"the published benchmark of bhope/hedge", "p50 ms", "p99 ms", "p99.9 ms", "extra requests", "connections"}}
 	names := make(map[string]string)

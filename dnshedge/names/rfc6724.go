@@ -152,8 +152,9 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 	}
 }
 
-// determineSources determines the source addresses of the addresses for which that was impossible before
-// (hostAddress.isSourceUnsure). The caller must hold mu, which is unlocked during the system calls.
+// determineSources determines from which local address the system would reach each address for which that was impossible
+// before (hostAddress.isSourceUnsure). The order of the addresses depends on it. The caller must hold mu, which is
+// unlocked during the system calls.
 func (h *host) determineSources() {
 	h.hasUnsureSource = false
 	var unsure []netip.Addr

@@ -164,7 +164,7 @@ func WithHangUntil(m LatencyModel, until time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
-// WithHostModel returns a model that uses the model then at one host, and the model otherwise at all other hosts.
-func WithHostModel(host int, then, otherwise LatencyModel) LatencyModel {
+// SelectByHost returns a model that uses the model then at one host, and the model otherwise at all other hosts.
+func SelectByHost(host int, then, otherwise LatencyModel) LatencyModel {
 	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, then, otherwise)
 }

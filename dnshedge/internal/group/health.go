@@ -138,7 +138,7 @@ func (h *health) recordResponse(q *wire.Query, failure bool) {
 	}
 	if !failure {
 		if h.answeredQuestion.Load() == nil || h.failureCount.Load() > 0 || h.isDown.Load() {
-			h.recordRecovery(q)
+			h.recordSuccess(q)
 		}
 		return
 	}
@@ -168,9 +168,9 @@ func (h *health) failedQuestion(n int64) *wire.Query {
 	return nil
 }
 
-// recordRecovery records that the server has answered the question q without a failure. The server is then neither
+// recordSuccess records that the server has answered the question q without a failure. The server is then neither
 // failing nor down, and the time between probes is the shortest again.
-func (h *health) recordRecovery(q *wire.Query) {
+func (h *health) recordSuccess(q *wire.Query) {
 	h.mu.Lock()
 	h.answeredQuestion.Store(q)
 	h.failureCount.Store(0)

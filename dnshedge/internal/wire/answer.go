@@ -520,7 +520,7 @@ func unpackRecord(b []byte, off int, owner string, seen ownerNameCache) (dns.RR,
 		c.Hdr, c.AAAA.AAAA = h, c.ip[:copy(c.ip[:], data)]
 		return &c.AAAA, off + len(data)
 	}
-	if !isDataChanged(b, messageRecord{typ: h.Rrtype, class: h.Class, ttl: off - 6, data: data}) {
+	if !isLossy(b, messageRecord{typ: h.Rrtype, class: h.Class, ttl: off - 6, data: data}) {
 		if rr, _, err := dns.UnpackRRWithHeader(h, b[:off+len(data)], off); err == nil {
 			return rr, off + len(data)
 		}

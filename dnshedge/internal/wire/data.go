@@ -37,11 +37,10 @@ var dataLayouts = map[uint16]dataLayout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isDataChanged reports whether package dns cannot represent the data of the record r of b: it would write other data
-// than it has parsed. Such a record must be treated as a record of unknown type.
+// isLossy reports whether github.com/miekg/dns would write other data than it has parsed for the record r of b. Such a record must be treated as a record of unknown type.
 //
 // For common types, the result follows from fixed rules. Records of other types are parsed, written and compared.
-func isDataChanged(b []byte, r messageRecord) bool {
+func isLossy(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT, dns.TypeSPF, dns.TypeNINFO, dns.TypeAVC:
 		return false
@@ -84,7 +83,7 @@ func isDataChanged(b []byte, r messageRecord) bool {
 const maxPrefixListLength = 4 << 10
 
 // requiredFields holds the first fields of record data, by type. Package dns reads missing fields as zero bytes. It
-// only has types whose data isDataChanged does not always compare.
+// only has types whose data isLossy does not always compare.
 var requiredFields = map[uint16]dataLayout{
 	dns.TypeDS: {before: 4}, dns.TypeDNSKEY: {before: 4}, dns.TypeNSEC3: {before: 4, strings: 2}, dns.TypeNSEC3PARAM: {before: 4, strings: 1},
 	dns.TypeIPSECKEY: {before: 3}, dns.TypeAMTRELAY: {before: 2}, dns.TypeHIP: {before: 4},

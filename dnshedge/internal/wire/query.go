@@ -409,7 +409,7 @@ const (
 const (
 	KeyDO        = 1 << iota // the client has set DO
 	KeyCD                    // the client has set CD
-	KeyNameError             // the key of a response without an existing name, which holds for all types; see ToNameErrorKey
+	KeyNameError             // the key of a response without an existing name, which holds for all types; see SetNameErrorType
 )
 
 // Key returns the cache key of the query. Two queries have the same key if their names, ignoring case, types, classes,
@@ -431,12 +431,12 @@ func (q *Query) AppendExchangeKey(b []byte) []byte {
 	return append(append(q.AppendKey(b), byte(selectFlag(q.rd, 1))), q.options...)
 }
 
-// ToNameErrorKey changes a cache key in place to the key under which the response "no such name" is stored. That
+// SetNameErrorType changes a cache key in place to the key under which the response "no such name" is stored. That
 // response holds for all types, so all types except DS share one key.
 //
 // The key for type DS remains separate, because DS records belong to the parent zone (RFC 4035 §3.1.4.1). The servers
 // of that zone may not know a name in the child zone.
-func ToNameErrorKey(key []byte) {
+func SetNameErrorType(key []byte) {
 	n := len(key)
 	if binary.BigEndian.Uint16(key[n-KeyLen:]) != dns.TypeDS {
 		ToNonDSKey(key)
@@ -444,8 +444,8 @@ func ToNameErrorKey(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes in place a key that ToNameErrorKey has made for any type. The result is the key that
-// ToNameErrorKey makes for all types other than DS. So only a key for the type DS changes.
+// ToNonDSKey changes in place a key that SetNameErrorType has made for any type. The result is the key that
+// SetNameErrorType makes for all types other than DS. So only a key for the type DS changes.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
 // A PackOptions holds the parts of a message that depend on the transport and not on the question.

@@ -148,7 +148,7 @@ func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 	n := -1
 	err = walkRecords(b, func(r messageRecord) {
 		n++
-		odd = odd || isDataChanged(b, r)
+		odd = odd || isLossy(b, r)
 		if !query {
 			return
 		}
