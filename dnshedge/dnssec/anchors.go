@@ -34,7 +34,7 @@ func readAnchors(r io.Reader, now time.Time) ([]dns.RR, error) {
 	case len(b) > maxAnchors:
 		return nil, errors.New("dnssec: anchors: file is larger than 1 MiB")
 	}
-	read := parseZoneFile
+	read := parseAnchorZoneFile
 	if bytes.HasPrefix(bytes.TrimSpace(b), []byte("<")) {
 		read = parseAnchorsXML
 	}
@@ -94,9 +94,9 @@ func parseAnchorsXML(b []byte, now time.Time) (all []dns.RR, err error) {
 	return all, nil
 }
 
-// parseZoneFile returns the records of a zone file. The error is not nil if the syntax is invalid, or if there is a
+// parseAnchorZoneFile returns the trust anchors in a zone file. The error is not nil if the syntax is invalid, or if there is a
 // record of a type other than DS and DNSKEY. The time is ignored, because these records have no validity period.
-func parseZoneFile(b []byte, _ time.Time) (all []dns.RR, err error) {
+func parseAnchorZoneFile(b []byte, _ time.Time) (all []dns.RR, err error) {
 	p := dns.NewZoneParser(bufio.NewReader(bytes.NewReader(b)), ".", "")
 	p.SetDefaultTTL(3600)
 	for rr, ok := p.Next(); ok; rr, ok = p.Next() {

@@ -109,8 +109,8 @@ func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	delete(b.tried, q)
 }
 
-// nextUpstream selects the upstream for the key query q, and records that the query is sent to it. first is true if q
-// was not sent before. ok is false if q was already sent to all upstreams.
+// nextUpstream selects the next attempt for q, a DS or DNSKEY query, and records it. It spends no tokens. first is true if
+// q was not sent before. ok is false if q was already sent to all upstreams.
 func (b *questionBudget) nextUpstream(q question) (at upstreamAttempt, first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

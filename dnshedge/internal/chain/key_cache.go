@@ -211,8 +211,8 @@ func (c *Validator) ForgetBogus(zone string) {
 	}
 }
 
-// BogusOrigin returns the zone whose data made z bogus. This is z, or the ancestor from which z inherits the bogus
-// status. It considers the cache entries for any referral of a zone.
+// BogusOrigin returns the zone whose data made z bogus: z itself, or the ancestor from which z inherits the bogus status.
+// For that, it looks only at the names of the zones, not at the referrals that led to them.
 func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	for now := time.Now(); z.Parent != nil; z = z.Parent {
 		r, above := c.cachedEntry(z.Name, now), c.cachedEntry(z.Parent.Name, now)

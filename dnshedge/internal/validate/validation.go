@@ -79,8 +79,8 @@ func (w *Validation) spendVerification(units int) (limit string) {
 	return ""
 }
 
-// recordUselessWork counts units of verification that were spent on an invalid or superfluous signature. The caller
-// must have counted them with spendVerification before.
+// recordUselessWork counts units of verification that were spent on an invalid or superfluous signature. They have a
+// lower limit than all units. The caller must have counted them with spendVerification before.
 func (w *Validation) recordUselessWork(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -580,9 +580,9 @@ func (a *queryLoop) reportQueryEnd(q *query, err error) {
 	}
 }
 
-// addFoundServers adds the servers of the search result x to the candidates. If the task needs a server, or if the
-// hedge budget has paid for the search, it queries one of them. If all found addresses are known or not allowed, it
-// starts another search.
+// addFoundServers adds the servers of the search result x to the candidates. It queries one of them if the task needs a
+// server, or if the search was started for a hedge and a token was spent for it. If all found addresses are known or not
+// allowed, it starts another search.
 func (a *queryLoop) addFoundServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
