@@ -289,6 +289,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	t := &nameservers.Task{
 		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
 		RequireSignatures: l.core.validator != nil && l.core.validator.ExpectsSignatures(z.chain),
+		PreferSignatures:  l.core.validator != nil && l.core.validator.HasAnchorBelow(z.zone, q.name),
 		Minimised:         !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestDeadline(s) }, CheckResponse: j.checkResponse,
 		IsHedge: func() bool { return !l.core.waits.IsNeeded(&s.Node) },
 		SpendQuery: func(hedge bool) error {

@@ -403,7 +403,7 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 // repeats an earlier one, repeated has the options of the new query. Otherwise it is nil. The caller must hold mu.
 func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
 	q := &query{Pool: a.Pool, querySetup: querySetup{
-		queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && a.elapsed() < c.server.noEDNSUntil},
+		queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && !a.PreferSignatures && a.elapsed() < c.server.noEDNSUntil},
 		zone:         a.zone, zoneQtype: a.zoneQtype, backoff: &a.zone.backoffs[a.group], zoneHealth: a.healthByZone.getOrCreateHealth(healthKey{c.addr, a.zoneQtype}, a.elapsed()),
 		candidate: c.index, server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox, startedAt: time.Now(), hedgeDelay: c.hedgeDelay,
 	}}

@@ -19,6 +19,9 @@ type Task struct {
 	// RequireSignatures must be set if the zone is signed. A server that does not support EDNS then counts as lame,
 	// because it cannot send signatures. The server is not queried without EDNS.
 	RequireSignatures bool
+	// PreferSignatures must be set if the zone is unsigned, but the answer may need signatures, because a trust anchor for
+	// the name is below the zone. Each server is then queried with EDNS first, even if it has rejected EDNS before.
+	PreferSignatures bool
 
 	Zone      string // absolute, in lower case
 	PrivateOK bool   // servers may have private addresses
