@@ -66,19 +66,28 @@ func TestFilesWithoutProperTablesAreRefusedBeforeAnythingRuns(t *testing.T) {
 	assert.Contains(t, stderr, "-readme")
 }
 
-func TestTablesOfAllPagesAreKnown(t *testing.T) {
-	tables := 0
+// readPages returns the texts of the documents of the repository by their paths.
+func readPages(t *testing.T) map[string]string {
+	texts := make(map[string]string)
 	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/design/*.md"} {
 		pages, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, page := range pages {
 			text, err := os.ReadFile(page)
 			require.NoError(t, err)
-			if strings.Contains(string(text), tableOpening) {
-				tables += strings.Count(string(text), tableOpening)
-				_, err = readDocument(page)
-				assert.NoError(t, err, page)
-			}
+			texts[page] = string(text)
+		}
+	}
+	return texts
+}
+
+func TestTablesOfAllPagesAreKnown(t *testing.T) {
+	tables := 0
+	for page, text := range readPages(t) {
+		if n := strings.Count(text, tableOpening); n > 0 {
+			tables += n
+			_, err := readDocument(page)
+			assert.NoError(t, err, page)
 		}
 	}
 	assert.Len(t, documentTables, tables)
@@ -138,17 +147,11 @@ BenchmarkNoHedge/http2/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
 func TestCommandsInDocumentsParse(t *testing.T) {
 	command := regexp.MustCompile("go run \\./benchmark/simulate\\b([^`#\n]*)")
 	commands := 0
-	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/design/*.md"} {
-		pages, err := filepath.Glob(pattern)
-		require.NoError(t, err)
-		for _, page := range pages {
-			text, err := os.ReadFile(page)
-			require.NoError(t, err)
-			for _, m := range command.FindAllStringSubmatch(string(text), -1) {
-				commands++
-				_, err := parseOptions(strings.Fields(m[1]), io.Discard)
-				assert.NoError(t, err, "%s: %s", page, m[0])
-			}
+	for page, text := range readPages(t) {
+		for _, m := range command.FindAllStringSubmatch(text, -1) {
+			commands++
+			_, err := parseOptions(strings.Fields(m[1]), io.Discard)
+			assert.NoError(t, err, "%s: %s", page, m[0])
 		}
 	}
 	assert.Greater(t, commands, 10)
