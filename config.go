@@ -107,9 +107,6 @@ func (c *Config) hedgesAllowed() int {
 	return c.MaxHedges
 }
 
-// isBudgetSmall reports whether the budget is so small that its percentage was probably given as a fraction.
-func (c *Config) isBudgetSmall() bool { return c.BudgetPercent > 0 && c.BudgetPercent < 1 }
-
 // DefaultConfig returns the settings of a client without options. Use it as the start of a [Config].
 func DefaultConfig() Config {
 	var c Config

@@ -386,7 +386,7 @@ func (h *controls) logSettingsChange(old, now *Config) {
 		}
 	}
 	h.client.Log.Log(slog.LevelInfo, "settings changed", attrs...)
-	if now.isBudgetSmall() && !old.isBudgetSmall() {
+	if ops.IsSmallBudget(now.BudgetPercent) && !ops.IsSmallBudget(old.BudgetPercent) {
 		h.client.Log.WarnOfSmallBudget(now.hedgesAllowed(), now.BudgetPercent)
 	}
 }

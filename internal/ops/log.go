@@ -81,14 +81,18 @@ func (l *Log) warnOfInvalidVariable(name, value string) {
 		slog.String("variable", name), slog.String("value", sanitize.CleanText(value)))
 }
 
-// WarnOfSmallBudget warns if the settings allow no hedges at all. It also logs, with level Info, a budget of less than one
-// percent of the calls: a program that confuses fractions with percentages may have set 0.1 for ten percent.
+// IsSmallBudget reports whether a budget is above 0 and less than one percent of the calls: a program that confuses fractions
+// with percentages may have set 0.1 for ten percent.
+func IsSmallBudget(percent float64) bool { return percent > 0 && percent < 1 }
+
+// WarnOfSmallBudget warns if the settings allow no hedges at all. It also logs, with level Info, a small budget (see
+// [IsSmallBudget]).
 func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 	switch {
 	case maxHedges == 0 || budgetPercent == 0:
 		l.logWarning(fmt.Sprintf("means %d %v", maxHedges, budgetPercent), "the settings allow no hedge, so none is ever sent",
 			slog.Int("max_hedges", maxHedges), slog.Float64("budget_percent", budgetPercent))
-	case budgetPercent < 1:
+	case IsSmallBudget(budgetPercent):
 		l.Log(slog.LevelInfo, "the budget is less than 1 % of the calls", slog.String("budget", fmt.Sprintf("%v %%", budgetPercent)))
 	}
 }
@@ -96,7 +100,7 @@ func (l *Log) WarnOfSmallBudget(maxHedges int, budgetPercent float64) {
 // WarnOfSmallRouteBudget logs, with level Info, a route budget of less than one percent of the route's calls. A budget of 0
 // means that the route has no budget of its own, and is not logged.
 func (l *Log) WarnOfSmallRouteBudget(route string, budgetPercent float64) {
-	if budgetPercent > 0 && budgetPercent < 1 {
+	if IsSmallBudget(budgetPercent) {
 		l.Log(slog.LevelInfo, "the budget of a route is less than 1 % of its calls", slog.String("route", sanitize.CleanText(route)),
 			slog.String("budget", fmt.Sprintf("%v %%", budgetPercent)))
 	}
