@@ -144,10 +144,13 @@ func (w *watcher) reportFailure(err error) {
 	}
 	defaultWarned := false // clients without a logger share slog.Default
 	warn := func(l *ops.Log, err error) {
-		if !l.IsDiscarded() || !defaultWarned {
-			defaultWarned = defaultWarned || l.IsDiscarded()
-			l.WarnOfFile(w.path, effect, err)
+		if l.IsDiscarded() {
+			if defaultWarned {
+				return
+			}
+			defaultWarned = true
 		}
+		l.WarnOfFile(w.path, effect, err)
 	}
 	for _, t := range w.targets {
 		warn(t.Log(), err)

@@ -54,9 +54,9 @@ type Config struct {
 	// Client answers the queries. Its Validate must return nil. The Forwarder does not close it.
 	Client *dnshedge.Client
 
-	// Listen lists addresses for UDP and TCP, such as "127.0.0.1:53". Each must have a port. An address without a host stands for all addresses
-	// of the machine. Use that on Linux only: elsewhere a response over UDP may be sent from another address than the
-	// address that was asked.
+	// Listen lists addresses for UDP and TCP, such as "127.0.0.1:53". Each must have a port. An address without a host
+	// stands for all addresses of the machine. Use that on Linux only: elsewhere a response over UDP may be sent from
+	// another address than the address that was asked.
 	Listen []string
 
 	// ListenTLS lists addresses for DNS over TLS. It needs a TLSConfig.

@@ -99,8 +99,11 @@ func (c *core) primeRoot(b primingBudget) {
 	}
 	if primed == nil {
 		unvalidated = nil
-	} else if primed.privateOK = true; len(primed.addrs) == 0 {
-		primed.addrs = c.hints
+	} else {
+		primed.privateOK = true
+		if len(primed.addrs) == 0 {
+			primed.addrs = c.hints
+		}
 	}
 	if unvalidated != nil { // the keys are already being queried
 		short, stop := context.WithTimeout(ctx, primingKeysTimeout)

@@ -37,7 +37,8 @@ var dataLayouts = map[uint16]dataLayout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isLossy reports whether github.com/miekg/dns would write other data than it has parsed for the record r of b. Such a record must be treated as a record of unknown type.
+// isLossy reports whether github.com/miekg/dns would write other data than it has parsed for the record r of b. Such a
+// record must be treated as a record of unknown type.
 //
 // For common types, the result follows from fixed rules. Records of other types are parsed, written and compared.
 func isLossy(b []byte, r messageRecord) bool {

@@ -91,7 +91,7 @@ const (
 // firstRTTs estimates the round trip time and the hedge delay of servers that have not answered yet. Its samples are
 // the round trip times of the first answers of all servers. Pool.mu guards it.
 type firstRTTs struct {
-	percentile  float64 // hedgeDelay is this quantile of the samples, between 0 and 1
+	quantile    float64 // hedgeDelay is this quantile of the samples, between 0 and 1
 	window      sketch.Window
 	newSamples  int           // samples since the last update of the quantiles
 	sampleCount int           // number of samples, at most minSamples
@@ -102,7 +102,7 @@ type firstRTTs struct {
 // newFirstRTTs returns firstRTTs without samples. The hedge delay of an unknown server is the given quantile of the
 // samples, between 0 and 1.
 func newFirstRTTs(quantile float64) *firstRTTs {
-	return &firstRTTs{percentile: quantile, median: initialMedian, hedgeDelay: initialHedgeDelay}
+	return &firstRTTs{quantile: quantile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }
 
 // addSample adds took, the round trip time of the first answer of a server, at the time now. It updates the estimates
@@ -130,7 +130,7 @@ func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 func (c *firstRTTs) updateQuantiles() {
 	c.newSamples = 0
 	c.median, _ = c.window.Quantile(0.5)
-	c.hedgeDelay, _ = c.window.Quantile(c.percentile)
+	c.hedgeDelay, _ = c.window.Quantile(c.quantile)
 	c.median, c.hedgeDelay = min(c.median, maxFirstRTT), min(c.hedgeDelay, maxFirstRTT)
 }
 
