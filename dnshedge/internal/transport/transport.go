@@ -37,8 +37,8 @@ func IsClosedByServer(err error) bool {
 
 // A Transport sends queries to one server over one protocol. It is safe for concurrent use.
 type Transport interface {
-	// Exchange sends q and returns the response, which fits q (see wire.Query.Check). setup is the part of the latency
-	// that a handshake took; 0 means that there was no handshake.
+	// Exchange sends q and returns the response, which fits q (see wire.Query.CheckResponse). setup is the part of the
+	// latency that a handshake took; 0 means that there was no handshake.
 	//
 	// n is the number of times that the caller has sent the same question to this server before. A repetition uses another
 	// socket or connection than the first query. So it does not wait for the same stalled connection.

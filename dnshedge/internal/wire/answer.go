@@ -51,7 +51,7 @@ type EDE struct {
 }
 
 // ParseDatagram parses b, the UDP response to q. It returns nil and no error if the response is truncated (TC). In that
-// case, the question must be sent over TCP. q.Check must have accepted b. b is not retained.
+// case, the question must be sent over TCP. q.CheckResponse must have accepted b. b is not retained.
 func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	if b[2]&(flagTC>>8) != 0 {
 		return nil, nil
@@ -59,8 +59,8 @@ func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	return ParseAnswer(b, q)
 }
 
-// ParseAnswer parses b, the response to q. q.Check must have accepted b. If q is nil, b may be any response with one
-// question. The error is a *MalformedError. b is not retained.
+// ParseAnswer parses b, the response to q. q.CheckResponse must have accepted b. If q is nil, b may be any response
+// with one question. The error is a *MalformedError. b is not retained.
 func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	if len(b) > MaxMsg {
 		return nil, &MalformedError{fmt.Errorf("%d bytes do not fit a message", len(b))}
@@ -155,8 +155,8 @@ func extendedName(code int) string {
 	return dns.RcodeToString[code]
 }
 
-// A MalformedError is the error of a message that cannot be parsed. Query.Check may have accepted that message, because
-// it does not read the records.
+// A MalformedError is the error of a response that cannot be parsed. Query.CheckResponse may have accepted that
+// response, because it does not read the records.
 type MalformedError struct{ err error }
 
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
@@ -193,8 +193,8 @@ func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 	return code, err
 }
 
-// indexMessage makes m the message of a, which retains m. It converts the name of the question to lower case, and
-// stores the positions of the TTLs and addresses. The error means that m is malformed.
+// indexMessage makes m, a message in wire format, the message of a. It changes the question's name in m to lower case,
+// and records where the TTLs and addresses are. The Answer retains m. The error means that m is malformed.
 func (a *Answer) indexMessage(m []byte) error {
 	end, err := skipName(m, HeaderLen)
 	if err != nil || end-HeaderLen > MaxName {
@@ -232,7 +232,8 @@ func hasSameOwner(m []byte, a, b messageRecord) bool {
 	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || int(owner) == 0xc000+a.name)
 }
 
-// Packed returns the message in wire format, with the ID 0 and without an OPT record. The caller must not modify it.
+// Packed returns the response in wire format, with the ID 0 and without an OPT record. It is the memory of the Answer,
+// so the caller must not modify it.
 func (a *Answer) Packed() []byte { return a.packed }
 
 // Rcode returns the response code in the header of the message, from 0 to 15.
@@ -244,7 +245,8 @@ func (a *Answer) IsAuthentic() bool { return a.packed[3]&flagAD != 0 }
 // isTruncated reports whether the flag TC is set, which means that records are missing.
 func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 
-// Question returns the question in wire format, with the name in lower case. The caller must not modify it.
+// Question returns the question in wire format: the name in lower case, the type and the class. It is the memory of the
+// Answer, so the caller must not modify it.
 func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.questionNameLen)+4] }
 
 // DeniesQuestionName reports whether the response denies the existence of the question's name. It returns false if only

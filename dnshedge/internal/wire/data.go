@@ -7,8 +7,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// requiresData reports whether a record of the given type must have data, in a form that package dns can parse. It
-// returns false for types that are unknown to package dns, and for types that permit empty data.
+// requiresData reports whether a record of the given type is malformed if its data is empty. It returns false for types
+// that package dns does not know, and for types that permit empty data.
 func requiresData(typ uint16) bool {
 	_, ok := dns.TypeToRR[typ]
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
@@ -37,8 +37,8 @@ var dataLayouts = map[uint16]dataLayout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isLossy reports whether github.com/miekg/dns would write other data than it has parsed for the record r of b. Such a
-// record must be treated as a record of unknown type.
+// isLossy reports whether github.com/miekg/dns would change the data of the record r of b when it parses and writes the
+// record. r must then be treated as a record of unknown type, whose data is copied.
 //
 // For common types, the result follows from fixed rules. Records of other types are parsed, written and compared.
 func isLossy(b []byte, r messageRecord) bool {
@@ -54,7 +54,7 @@ func isLossy(b []byte, r messageRecord) bool {
 	case dns.TypeDS, dns.TypeDNSKEY, dns.TypeNSEC3PARAM:
 		return requiredFields[r.typ].lacksFields(r.data)
 	case dns.TypeSVCB, dns.TypeHTTPS:
-		return isSVCBChanged(r.data)
+		return wouldChangeSVCB(r.data)
 	case dns.TypeHIP:
 		if requiredFields[r.typ].lacksFields(r.data) || hasCompressedName(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
 			return true
@@ -126,9 +126,10 @@ func findTypeBitmap(typ uint16, data []byte) int {
 	return off + 1
 }
 
-// isSVCBChanged reports whether package dns cannot represent the data of an SVCB or HTTPS record. It drops empty ALPN
-// identifiers and sorts mandatory keys (RFC 9460 §7.1.1, §8).
-func isSVCBChanged(data []byte) bool {
+// wouldChangeSVCB reports whether package dns would write other data for an SVCB or HTTPS record than it has parsed.
+// data is the data of the record. Package dns drops empty ALPN identifiers and sorts mandatory keys (RFC 9460 §7.1.1,
+// §8).
+func wouldChangeSVCB(data []byte) bool {
 	off, err := skipName(data, 2)
 	for err == nil && off+4 <= len(data) {
 		key, n := binary.BigEndian.Uint16(data[off:]), int(binary.BigEndian.Uint16(data[off+2:]))
@@ -206,8 +207,8 @@ func (l dataLayout) matchesRecord(b []byte, r messageRecord) bool {
 	return off == end || l.more && off < end
 }
 
-// isSelfContained reports whether the data of r contains no compressed name, so that it means the same in another
-// message. For some rare types, it returns false without a check.
+// isSelfContained reports whether the data of r certainly contains no compressed name, so that it means the same in
+// another message. It does not examine some rare types, for which it returns false.
 //
 // It must only be called for types that are not in dataLayouts. Names in their data must not be compressed (RFC 3597
 // §4), but package dns would accept and expand them.

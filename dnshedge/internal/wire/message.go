@@ -33,7 +33,7 @@ const (
 	flagCD = 1 << 4
 )
 
-// The reasons why Query.Check, or a parser of messages, rejects a message.
+// The reasons why Query.CheckResponse, or a parser of messages, rejects a message.
 var (
 	errShort    = errors.New("dnshedge: message shorter than a header")
 	errID       = errors.New("dnshedge: message with another ID")
@@ -69,7 +69,7 @@ type messageRecord struct {
 	section    section // the section of the message that contains the record
 }
 
-// A section is one of the three sections of a message that hold records.
+// A section is the section of a message that holds a record: answer, authority or additional (RFC 1035 §4.1).
 type section uint8
 
 const (

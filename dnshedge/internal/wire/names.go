@@ -30,10 +30,11 @@ func newNameIDs(m []byte) *nameIDTable {
 	return s
 }
 
-// release returns the memory of the table to newNameIDs. The table must not be used afterwards.
+// release puts the table into a pool, from which newNameIDs takes memory. The table must not be used afterwards.
 func (s *nameIDTable) release() { nameIDsPool.Put(s) }
 
-// nameIDAt returns the ID of the name at the offset off of the message m. The name must be valid.
+// nameIDAt returns the ID of the name at the offset off of the message m. Names that differ only in case have the same
+// ID, so IDs serve to compare names. The name must be valid.
 func (s *nameIDTable) nameIDAt(m []byte, off int) uint64 {
 	var path [maxLabels]int // offsets of labels without an ID
 	n, id := 0, rootID
@@ -81,8 +82,8 @@ func childID(parent uint64, label []byte) uint64 {
 	return maphash.Bytes(nameSeed, b[:8+len(label)])
 }
 
-// ancestorIDs returns the IDs of a name and of all domains that contain it, up to the root. The name is at the offset
-// off of m.
+// ancestorIDs returns the IDs of the name at the offset off of m, and of all domains that contain it, up to the root.
+// Equal names have equal IDs, so a caller can find out whether the name lies in a given domain.
 func (s *nameIDTable) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
@@ -104,7 +105,8 @@ type labelWithID struct {
 	label []byte // the label without its length byte
 }
 
-// labelsAt returns the labels of the name at the offset off of m. The labels share the memory of m.
+// labelsAt returns the labels of the name at the offset off of m, leftmost first. They refer to the bytes of m, so m
+// must not change while they are used.
 func (s *nameIDTable) labelsAt(m []byte, off int) nameLabels {
 	var l nameLabels
 	for data, next := labelAt(m, off); len(data) > 0; data, next = labelAt(m, off) {
@@ -114,7 +116,7 @@ func (s *nameIDTable) labelsAt(m []byte, off int) nameLabels {
 	return l
 }
 
-// nameID returns the ID of the name that consists of the labels l.
+// nameID returns the ID of the name that consists of the labels l. Equal names have equal IDs.
 func (l nameLabels) nameID() uint64 {
 	if len(l) == 0 {
 		return rootID

@@ -65,8 +65,8 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 }
 
 // IsBogus reports whether the response is a DNSSEC validation failure: the code SERVFAIL with an extended error about
-// DNSSEC. For a single name, that is a valid result. A server that responds so for all names, including the root, has a
-// wrong clock or an old trust anchor.
+// DNSSEC. For a single name, that is a valid result. A server with a wrong clock or an old trust anchor responds so for
+// all names, including the root.
 func (a *Answer) IsBogus() bool {
 	return a.Rcode() == dns.RcodeServerFailure && slices.ContainsFunc(a.EDE, EDE.isValidationFailure)
 }
@@ -77,6 +77,6 @@ func (e EDE) isValidationFailure() bool {
 	return c == 1 || c == 2 || 5 <= c && c <= 12 || c == 27
 }
 
-// isBlock reports whether the extended error says that a policy blocks the name: blocked, censored or filtered. Code 18 is
-// about the client (RFC 8914 §4.19).
+// isBlock reports whether the extended error says that a policy blocks the name: Blocked, Censored or Filtered. The
+// code Prohibited does not count, because it means that the client is not authorized (RFC 8914 §4.19).
 func (e EDE) isBlock() bool { return 15 <= e.Code && e.Code <= 17 }

@@ -205,7 +205,8 @@ func (q *Query) WithForwardedOptions() (*Query, error) {
 	return &f, nil
 }
 
-// WithoutOptions returns the query without the EDNS options of the client. It returns q itself if there are none.
+// WithoutOptions returns the query without the EDNS options of the client that are passed on to servers. It returns q
+// itself if there are none.
 func (q *Query) WithoutOptions() *Query {
 	if q.options == nil {
 		return q
@@ -226,7 +227,8 @@ func isEndToEnd(code uint16) bool {
 func isForwardedOption(code uint16) bool { return code == optECS }
 
 // isClientSubnet reports whether o, an EDNS option in wire format, is a valid client subnet option of a query (RFC 7871
-// §6). The data of a valid option is at most 20 bytes long. Two valid options are equal if their subnets are equal.
+// §6). The length must fit the prefix, and the bits after the prefix must be zero. Options for equal subnets are
+// therefore equal byte by byte, and their data has at most 20 bytes.
 func isClientSubnet(o []byte) bool {
 	data := o[4:]
 	if len(data) < 4 {
@@ -287,9 +289,9 @@ func (q *Query) Parse(b []byte) error {
 	return err
 }
 
-// parseMessage parses the message b of a client into q. pass returns true for the codes of the EDNS options that q must
-// keep. If parseMessage returns an error and the question could not be read, q.Name is empty.
-func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
+// parseMessage parses the message b of a client into q. It keeps the EDNS options for whose code keepsOption returns
+// true, and drops the others. If parseMessage returns an error and the question could not be read, q.Name is empty.
+func (q *Query) parseMessage(b []byte, keepsOption func(uint16) bool) error {
 	q.Name = "" // set again when the question has been read
 	if len(b) < HeaderLen {
 		return errShort
@@ -327,7 +329,7 @@ func (q *Query) parseMessage(b []byte, pass func(uint16) bool) error {
 		misplaced = misplaced || r.section != additional
 		version = max(version, b[r.ttl+1])
 		for code, o := range eachOption(r.data) {
-			if pass(code) {
+			if keepsOption(code) {
 				q.options = append(q.options, o...)
 			}
 		}
@@ -368,8 +370,8 @@ func (q *Query) PresentationName() string {
 	return name
 }
 
-// ApproximateZone returns the last two labels of the name, in lower case and wire format. For most names, these are the
-// zone.
+// ApproximateZone returns an estimate of the zone that contains the name: its last two labels, in lower case and wire
+// format. The estimate is right for most names, and costs no query.
 func (q *Query) ApproximateZone() string {
 	last, next := 0, 0
 	for off := 0; off < len(q.Name)-1; off += 1 + int(q.Name[off]) {
@@ -388,7 +390,8 @@ func (q *Query) ApproximateZone() string {
 // WantsRecursion reports whether the flag RD is set, by which the client asks the server to resolve the name.
 func (q *Query) WantsRecursion() bool { return q.rd }
 
-// HasOptions reports whether the query has EDNS options of the client that are sent on to servers.
+// HasOptions reports whether the client's message has EDNS options that are passed on to servers, for example a client
+// subnet. The response may depend on them.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
 // IsCacheable reports whether a cache may store the response to the query, and may answer the query. It returns false
@@ -419,14 +422,16 @@ func (q *Query) Key() string {
 	return string(q.AppendKey(buf[:0]))
 }
 
-// AppendKey appends the cache key that Key returns to b, and returns the extended slice.
+// AppendKey appends the query's cache key (see Key) to b, and returns the extended slice. Unlike Key, it does not
+// allocate if b has room.
 func (q *Query) AppendKey(b []byte) []byte {
 	bits := selectFlag(q.do, KeyDO) | selectFlag(q.cd, KeyCD)
 	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), byte(bits))
 }
 
-// AppendExchangeKey appends a key to b that is equal for queries that can share one exchange, and returns the extended
-// slice. It consists of the cache key, the flag RD, and the EDNS options.
+// AppendExchangeKey appends a key to b, and returns the extended slice. Queries with equal keys get the same response
+// from a server, so that one exchange can serve all of them. The key consists of the cache key, the flag RD, and the
+// EDNS options.
 func (q *Query) AppendExchangeKey(b []byte) []byte {
 	return append(append(q.AppendKey(b), byte(selectFlag(q.rd, 1))), q.options...)
 }
@@ -444,8 +449,8 @@ func SetNameErrorType(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes in place a key that SetNameErrorType has made for any type. The result is the key that
-// SetNameErrorType makes for all types other than DS. So only a key for the type DS changes.
+// ToNonDSKey changes in place a cache key that SetNameErrorType has returned. If the key is the separate one for the
+// type DS, it becomes the key that all other types share. Any other key stays as it is.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
 // A PackOptions holds the parts of a message that depend on the transport and not on the question.
@@ -471,8 +476,8 @@ func (q *Query) WithoutEDNS() *Query {
 func (q *Query) OmitsEDNS() bool { return q.withoutEDNS }
 
 // WithRandomCase returns a copy of the query in which each letter of the name has a random case
-// (draft-vixie-dnsext-dns0x20). Check then only accepts responses with the same case, which an attacker can hardly
-// guess.
+// (draft-vixie-dnsext-dns0x20). CheckResponse then only accepts responses that repeat this case. An attacker who forges
+// responses can hardly guess it.
 func (q *Query) WithRandomCase() *Query {
 	p := *q
 	name := []byte(q.Name)
@@ -487,8 +492,8 @@ func (q *Query) WithRandomCase() *Query {
 	return &p
 }
 
-// Append appends the message that asks a server this question to b, and returns the extended slice. id is the ID of the
-// message. s holds the parts that depend on the transport.
+// Append writes the query as a message to a server: it appends the message to b and returns the extended slice. id is
+// the ID of the message. s holds the settings of the message that depend on the transport, for example padding.
 func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 	start := len(b)
 	if q.raw != nil {
@@ -531,7 +536,9 @@ func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	return append(b, 0, 0, byte(selectFlag(q.do, 0x80)), 0, 0, 0)
 }
 
-// appendHeaderAndQuestion appends a header without records and the question to b, and returns the extended slice.
+// appendHeaderAndQuestion writes the beginning of a message: it appends a header and the question to b, and returns the
+// extended slice. The header announces one question and no records. flags is the second field of the header: the flags,
+// the opcode and the response code.
 func (q *Query) appendHeaderAndQuestion(b []byte, id, flags uint16) []byte {
 	b = binary.BigEndian.AppendUint16(b, id)
 	b = binary.BigEndian.AppendUint16(b, flags)
@@ -604,8 +611,9 @@ func RandomID() uint16 {
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// responseFlags returns the header flags of a stored response, bits, adapted to the client that sent q. RD and CD are
-// copied from q. AD is cleared unless q has AD or DO (RFC 6840 §5.8).
+// responseFlags returns the header flags of the response to the client that sent q. bits are the flags of the stored
+// response, which may have been received for another client. RD and CD are copied from q. AD is cleared unless q has AD
+// or DO (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
 	bits &^= flagRD | flagCD | selectFlag(!q.ad && !q.do, flagAD)
 	return bits | selectFlag(q.rd, flagRD) | selectFlag(q.cd, flagCD)

@@ -44,10 +44,10 @@ func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 	if clean || len(owners) != len(m.Answer) {
 		return false
 	}
-	known, above := s.followAliases(b, aliases, subtrees)
+	known, dnameOwners := s.followAliases(b, aliases, subtrees)
 	kept := m.Answer[:0]
 	for i, rr := range m.Answer {
-		if known[owners[i]] || above[owners[i]] && isDNAME(rr) {
+		if known[owners[i]] || dnameOwners[owners[i]] && isDNAME(rr) {
 			kept = append(kept, rr)
 		}
 	}
@@ -56,14 +56,14 @@ func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// followAliases finds the names to which the aliases of the question lead. aliases holds the offsets in b of the
-// targets of CNAME records, by the ID of their owner. subtrees holds the same for DNAME records. It examines at most
-// 64 targets (maxAliasTargets).
+// followAliases finds the names to which the CNAME and DNAME records of the response b lead from the question's name.
+// aliases holds the offsets in b of the targets of CNAME records, by the ID of their owner. subtrees holds the same for
+// DNAME records.
 //
-// known has the IDs of the question's name and of all names to which aliases lead. above has the IDs of the owners
-// of the DNAME records that apply.
-func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, above map[uint64]bool) {
-	known, above = make(map[uint64]bool), make(map[uint64]bool)
+// known has the IDs of the question's name and of the names found. dnameOwners has the IDs of the owners of the DNAME
+// records that led to them. followAliases examines at most 64 targets (maxAliasTargets).
+func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, dnameOwners map[uint64]bool) {
+	known, dnameOwners = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []nameLabels
 	add := func(l nameLabels) {
 		if !known[l.nameID()] && len(known) <= maxAliases {
@@ -89,7 +89,7 @@ func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int
 			if len(subtrees[owner]) == 0 {
 				continue
 			}
-			above[owner] = true
+			dnameOwners[owner] = true
 			targets(subtrees[owner], func(to nameLabels) {
 				if name, ok := l.replaceSuffix(n, to); ok {
 					add(name)
@@ -97,7 +97,7 @@ func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int
 			})
 		}
 	}
-	return known, above
+	return known, dnameOwners
 }
 
 // isDNAME reports whether rr is a DNAME record, or a signature (RRSIG) of DNAME records.

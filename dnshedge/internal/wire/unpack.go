@@ -137,18 +137,18 @@ func (o ownerNameCache) addOwner(b []byte, off int, name string) {
 	}
 }
 
-// checkRecordData checks whether package dns can represent the data of all records of the message b. bad holds the
-// indexes of records whose data does not match the layout of their type. It is empty for opcodes other than QUERY,
-// because an UPDATE has records without data (RFC 2136 §2.4).
+// checkRecordData checks whether package dns can represent the data of all records of the message b. isChanged is true
+// if a record lacks required data, or has data that package dns would change.
 //
-// odd is true if a record lacks required data, or has data that package dns would change. An error means that b itself
-// is malformed.
-func checkRecordData(b []byte) (odd bool, bad []int, err error) {
+// malformed holds the indexes of records whose data does not match the layout of their type. It is empty for opcodes
+// other than QUERY, because an UPDATE has records without data (RFC 2136 §2.4). An error means that b itself is
+// malformed.
+func checkRecordData(b []byte) (isChanged bool, malformed []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
 	err = walkRecords(b, func(r messageRecord) {
 		n++
-		odd = odd || isLossy(b, r)
+		isChanged = isChanged || isLossy(b, r)
 		if !query {
 			return
 		}
@@ -156,11 +156,11 @@ func checkRecordData(b []byte) (odd bool, bad []int, err error) {
 		switch {
 		case ok && r.class == dns.ClassINET:
 			if !l.matchesRecord(b, r) {
-				bad = append(bad, n)
+				malformed = append(malformed, n)
 			}
 		case len(r.data) == 0 && requiresData(r.typ):
-			odd = true
+			isChanged = true
 		}
 	})
-	return odd, bad, err
+	return isChanged, malformed, err
 }
