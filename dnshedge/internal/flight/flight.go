@@ -38,14 +38,15 @@ func (f *Flight[K]) AddCaller() {
 	f.callers++
 }
 
-// An Operation is a pointer to a type that embeds a Flight[K].
+// An Operation is a running operation that a Group can hold. The type must be a pointer to a struct that embeds a
+// Flight[K].
 type Operation[K comparable] interface {
 	comparable
 	embeddedFlight() *Flight[K]
 }
 
-// A Group holds the running operations of one kind by Flight.Key. Its user finds and adds operations as in any map. The
-// user's mutex must be locked whenever a Group is used.
+// A Group maps keys to the running operations of one kind, so that a caller can join the operation with its key. Its
+// user reads and adds elements as in any map. The user's mutex must be locked whenever a Group is used.
 type Group[K comparable, F Operation[K]] map[K]F
 
 // RemoveOperation removes the operation f from the Group, so that later callers start a new one. It does nothing if f
@@ -58,11 +59,11 @@ func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	return s.callers > 0
 }
 
-// RemoveCaller records that a caller no longer waits for the operation f. cause is nil if the caller has the result or
-// runs f itself.
+// RemoveCaller removes one caller from those that wait for the operation f. cause is the reason. It is nil for a caller
+// that has the result, and for the caller that executes f itself. In these cases, f continues.
 //
-// Any other cause cancels f if no other caller waits and f has a function Cancel. Later callers then start a new
-// operation.
+// Any other cause means that the caller gives up. If no other caller waits and f has a function Cancel, f is removed
+// from the Group and canceled with that cause. Later callers then start a new operation.
 func (g Group[K, F]) RemoveCaller(f F, cause error) {
 	s := f.embeddedFlight()
 	if s.callers--; s.callers == 0 && cause != nil && s.Cancel != nil {

@@ -16,8 +16,9 @@ var local = [...]error{
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 }
 
-// IsLocal reports whether the cause of err is this machine or its network, and not the server or the name. Causes are
-// missing file descriptors, memory, routes, permissions or HTTP streams.
+// IsLocal reports whether err was caused by this machine or its network, and not by the server or the name. Examples
+// are missing file descriptors, memory, routes, permissions or HTTP streams. Such an error does not count against the
+// server.
 func IsLocal(err error) bool {
 	return slices.ContainsFunc(local[:], func(one error) bool { return errors.Is(err, one) })
 }

@@ -26,7 +26,8 @@ type Addr struct {
 	TTL  time.Duration
 }
 
-// An Exchanger answers DNS questions. It is dnshedge.Exchanger, which this package cannot import.
+// An Exchanger answers DNS questions. The interface repeats dnshedge.Exchanger, because this package cannot import
+// package dnshedge, which imports it.
 type Exchanger interface {
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }

@@ -4,7 +4,8 @@ package rtt
 
 import "time"
 
-// Float is the type in which an Estimate stores times, in nanoseconds. A float32 halves the memory of large tables.
+// Float is the type of the times in an Estimate, which are in nanoseconds. A table with many estimates uses float32,
+// which takes half of the memory.
 type Float interface{ float32 | float64 }
 
 // An Estimate is the smoothed round trip time of a server and the mean deviation from it, as in RFC 6298. The zero
@@ -14,9 +15,9 @@ type Estimate[F Float] struct {
 	RTTVAR F // mean deviation in ns
 }
 
-// AddSample updates the estimate with took, a measured round trip time. share is only used for the first sample, after
-// which the mean deviation is share times took. RFC 6298 uses 1/2. A lower share suits servers whose rare slow answers
-// cost little.
+// AddSample updates the estimate with took, a measured round trip time. share only matters for the first sample: it
+// sets the mean deviation to share times took. RFC 6298 uses 1/2. A lower share gives shorter timeouts, for servers
+// whose rare slow answers cost little.
 func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	d := F(took)
 	if e.SRTT == 0 {

@@ -16,8 +16,8 @@ import (
 const TTL = 10800
 
 // A Zone is a special-use zone that a program answers itself (RFC 6303 §3). The zone's own name has an SOA and an NS
-// record, and it may have further records. Other names in the zone do not exist, except in zones with hasNamesBelow
-// or hasNoData.
+// record, and it may have further records. In most zones, no other name exists. In a few, such as localhost, all names
+// exist.
 type Zone struct {
 	name              string
 	isForEveryProgram bool // every program serves it, and not only a caching server
@@ -82,7 +82,8 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 	return zones
 })
 
-// FindZone returns the special-use zone that contains a name, or nil. The name must be in wire format and lower case.
+// FindZone returns the special-use zone that contains a name, or nil if there is none. The name must be in wire format
+// and lower case.
 //
 // If all is false, it only finds the zones that every program should answer itself, such as localhost. If all is true,
 // it also finds the zones that only a caching server should answer, such as home.arpa.
@@ -108,11 +109,11 @@ func FindZone(name []byte, all bool) *Zone {
 // Name returns the domain name of the zone's apex, with a final dot.
 func (z *Zone) Name() string { return z.name }
 
-// Answer returns the response to a question for a name in the zone. spelled is the name in the client's spelling, which
-// is also the owner name of the records.
+// Answer returns the response to a question for a name in the zone and the type qtype. spelled is the name in the
+// client's spelling, which is also the owner name of the records.
 //
-// It returns nil for the DS records of a zone below arpa, which servers must answer. The parent zone has the unsigned
-// delegation, which validators need (RFC 8375 §4).
+// It returns nil if servers must answer the question: for the DS records of a zone below arpa. The parent zone has the
+// unsigned delegation, which validators need (RFC 8375 §4).
 func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 	name := dns.CanonicalName(spelled)
 	if qtype == dns.TypeDS && name == z.name && strings.HasSuffix(name, ".arpa.") {

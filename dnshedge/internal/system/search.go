@@ -27,7 +27,8 @@ func NewSearchDomains(path string) *SearchDomains {
 	return &SearchDomains{path: cmp.Or(path, systemConf)}
 }
 
-// Contains reports whether the name of q lies below one of the domains. It returns false for the domains themselves.
+// Contains reports whether the name of q may result from the search list: it lies below one of the domains. It returns
+// false for the domains themselves.
 func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	s.mu.Lock()
 	if s.read.IsZero() || now.Sub(s.read) >= checkInterval {

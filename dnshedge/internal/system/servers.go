@@ -67,7 +67,10 @@ type systemState struct {
 }
 
 // NewServers returns the servers in the file at path, or the system's servers if path is empty. ok reports whether a
-// server's host and port are valid. spawn starts a goroutine. They become Servers.OK and Servers.Spawn.
+// server's address, with host and port, is valid; other servers are omitted.
+//
+// spawn must call its argument in a new goroutine and return true, or return false after the caller has shut down. The
+// configuration is read in these goroutines.
 func NewServers(path string, ok func(addr string) bool, spawn func(func(context.Context)) bool) *Servers {
 	if path == "" {
 		return &Servers{Ask: askSystem, Path: systemConf, OK: ok, Spawn: spawn}
@@ -75,20 +78,21 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 	return &Servers{Path: path, OK: ok, Spawn: spawn}
 }
 
-// Domains returns the DNS servers for the names in single domains, such as those of a VPN. The keys are the domains, in
-// wire format and lower case. The caller must not change the map, which is nil if there are none.
+// Domains returns the servers that only names in certain domains use, such as the domain of a VPN. The keys are the
+// domains, in wire format and lower case. The map is nil if there are none. The caller must not change it.
 func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
-// HasRotateOption reports whether resolv.conf has the option rotate: its servers are asked in turn, and not in their
-// order.
+// HasRotateOption reports whether resolv.conf has the option rotate, which asks programs to use the servers in turn,
+// instead of always beginning with the first.
 func (f *Servers) HasRotateOption() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state.rotate
 }
 
-// DefaultServers returns the DNS servers for all names without separate servers. If the configuration lists no server,
-// it returns the loopback addresses. The same holds if the process may not read the file, or the file is missing.
+// DefaultServers returns the servers for all names, except names in the domains of Domains, which have servers of their
+// own. If the configuration lists no server, it returns the loopback addresses. It also does so if the file is missing,
+// or the process may not read it.
 //
 // It returns an error if reading fails for another reason and no earlier read has succeeded. The next call reads again.
 // It returns nil and no error if the owner was closed (Spawn reported false) before the first read.
@@ -101,9 +105,9 @@ func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 // earlier result.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// RouteServers returns the servers for the longest domain that contains the name of q and has separate servers. The
-// second result is the length of that domain in wire format. Without such a domain, and for a nil f, it returns nil and
-// 0.
+// RouteServers returns the servers for the names in one domain, such as that of a VPN: the longest such domain that
+// contains the name of q. The second result is the length of that domain in wire format. If there is no such domain, or
+// f is nil, it returns nil and 0.
 func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f == nil || f.Ask == nil {
 		return nil, 0
@@ -206,7 +210,8 @@ func (f *Servers) readSystemServers(k *systemState) (bool, error) {
 	return k.defaultServers != nil, nil
 }
 
-// firstValidServers returns the first three (maxServers) valid servers of the list.
+// firstValidServers returns the servers of the list that are valid according to OK, at most the first three
+// (maxServers).
 func (f *Servers) firstValidServers(servers []netip.AddrPort) (first []Server) {
 	for _, at := range servers {
 		if addr := at.String(); len(first) < maxServers && f.OK(addr) {

@@ -67,13 +67,14 @@ func WrapConn(c net.Conn) net.Conn {
 
 const connField = "method of a net.Conn"
 
-// A Conn is a connection that wraps a connection of a user's type and recovers the panics of its methods. It is always
-// a comparable pointer, even if the wrapped type is not comparable.
+// A Conn wraps a connection of a user's type, and returns a panic of its methods as an error. A *Conn can be compared
+// and be the key of a map, even if the wrapped type is not comparable.
 type Conn struct{ conn net.Conn }
 
 var _ net.Conn = (*Conn)(nil)
 
-// NetConn returns the wrapped connection.
+// NetConn returns the wrapped connection, for example to read its TCP statistics. Panics of its methods are not
+// recovered.
 func (c *Conn) NetConn() net.Conn { return c.conn }
 
 func (c *Conn) Read(b []byte) (n int, err error) {
