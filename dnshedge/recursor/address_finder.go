@@ -20,8 +20,8 @@ import (
 // in parallel.
 const nameHedgeDelay = 150 * time.Millisecond
 
-// An addressFinder finds further addresses of a zone's servers for one task of package nameservers, when the addresses
-// in the referral (glue) do not suffice.
+// An addressFinder finds further addresses of a zone's servers while a question is sent to them. It is used when the
+// addresses in the referral (glue) do not suffice.
 //
 // For a server name without glue, it first returns cached addresses, and then the glue in the closest cached delegation
 // to the name. At last it looks up the name. A name with glue is looked up only if the glue does not work. Glue is used
@@ -69,18 +69,18 @@ type lookupResult struct {
 	err      error
 }
 
-// newAddressFinder returns an addressFinder for one task of the lookup l, whose queries go to the servers of the zone
-// z. j selects the responses of the task. n is the node of the wait-for graph that waits for lookups of server names.
+// newAddressFinder returns an addressFinder for one question to the servers of the zone z, which the lookup l asks. j
+// selects the responses to the question. n is the node of the wait-for graph that waits for lookups of server names.
 //
-// The field returned of the result holds the addresses that are known without a lookup. The task must start with them.
+// The addresses that are known without a lookup are already in the field returned. The queries must start with them.
 func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitgraph.Node) *addressFinder {
 	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.findCachedAddresses()
 	return f
 }
 
-// findCachedAddresses returns cached addresses of the zone's servers that were not returned before. It searches for the
-// names in f.gluelessNames, among cached answers and in the glue of cached delegations.
+// findCachedAddresses returns addresses of the zone's servers that the cache has and that were not returned before.
+// They come from cached answers and from the glue of cached delegations.
 func (f *addressFinder) findCachedAddresses() []netip.AddrPort {
 	var addrs []netip.AddrPort
 	c, now := f.lookup.core, time.Now()
@@ -139,10 +139,11 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 	}
 }
 
-// awaitResult waits until a lookup of a server name has ended, and returns the addresses that it has found. After
-// nameHedgeDelay, it starts the next lookup within the scope e as a hedge, and returns nil.
+// awaitResult waits for the next lookup of a server name to end, and returns the addresses that it has found. After
+// nameHedgeDelay, it starts another lookup within the scope e as a hedge, and returns nil.
 //
-// It also returns when ctx ends, or when needed is closed because the task has no other server to query.
+// It also returns nil when needed is closed, because no known server is left to query. The error is the cause of ctx,
+// or ErrNoHedgeBudget of a lookup that only hedges need.
 func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if !f.isHedging {
 		needed = nil
@@ -189,8 +190,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// canSkipLookups reports whether a lookup of further addresses is not worthwhile. It is true if the task already
-// has a usable response as a fallback. For a question with a minimised name, it is also true if any address is known.
+// canSkipLookups reports whether further addresses of the zone's servers are not worth a lookup. This is so if a
+// response was already received that can serve as a fallback. For a question with a minimised name, it is also so if
+// any address is known.
 func (f *addressFinder) canSkipLookups() bool {
 	if r := f.selector.fallback.Load(); r != nil && !r.nonAuthoritative && !r.invalidSignatures && (r.referral != nil || !r.isEmpty()) {
 		return true
@@ -198,11 +200,11 @@ func (f *addressFinder) canSkipLookups() bool {
 	return !f.selector.fullName && len(f.returned) > 0
 }
 
-// hasServerAnswered reports whether a server of the zone has answered, so that fallback lookups are not worthwhile (see
-// addFallbackLookups).
+// hasServerAnswered reports whether a server of the zone has already answered. The lookups of addFallbackLookups, which
+// are a last resort, are then not worthwhile.
 //
-// A DS response with invalid signatures does not count. Without valid DS records, a whole zone is bogus, so that a
-// query to every address is worthwhile.
+// A DS response with invalid signatures does not count as an answer. Without valid DS records the whole zone is bogus,
+// so every other server is worth a query.
 func (f *addressFinder) hasServerAnswered() bool {
 	r := f.selector.fallback.Load()
 	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
@@ -228,12 +230,13 @@ func (f *addressFinder) addPendingLookups(names []string) {
 	}
 }
 
-// addFallbackLookups adds further lookups to f.pending when no lookup of a server name is pending. more is true if it
-// has added any. In the scope GluelessNames, it adds none.
+// addFallbackLookups makes another attempt to find servers after all planned lookups have ended without a usable
+// address. It returns addresses in addrs, or adds lookups to f.pending and returns more = true. If it returns neither,
+// nothing is left to try in the scope e.
 //
-// The first call adds lookups of the names with glue, because the glue may be wrong. The next call returns, in addrs,
-// the glue in other cached delegations. If there is none, the following calls add, in the scope AllNames, lookups of
-// missing glue at the parent zone, and then a lookup of the zone's own NS records.
+// Each call makes the next attempt: first the names with glue, because the glue may be wrong, and then the glue in
+// other cached delegations. The scope AllNames also allows missing glue at the parent zone, and then the zone's own NS
+// records. The scope GluelessNames allows no attempt.
 func (f *addressFinder) addFallbackLookups(e nameservers.SearchScope) (addrs []netip.AddrPort, more bool) {
 	if e == nameservers.GluelessNames {
 		return nil, false
@@ -263,8 +266,9 @@ func (f *addressFinder) addFallbackLookups(e nameservers.SearchScope) (addrs []n
 	return nil, true
 }
 
-// addLookupsAtParent adds to f.pending lookups at the parent zone of the zone's server names that are within the zone
-// and have no glue. It adds lookups of at most maxNamesAtParent names.
+// addLookupsAtParent adds lookups to f.pending that ask the servers of the parent zone for missing glue: the addresses
+// of server names within the zone itself. The zone's own servers cannot be asked before one of these addresses is
+// known. It adds at most maxNamesAtParent names.
 func (f *addressFinder) addLookupsAtParent() {
 	f.queriedParent = true
 	if f.zone.zone == "." {
@@ -284,11 +288,9 @@ func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
 	return slices.IndexFunc(f.pending, func(a addressLookup) bool { return e == nameservers.AllNames || !dnsname.IsWithin(a.name, f.zone.zone) })
 }
 
-// startLookup starts the next pending lookup of a server name within the scope e, on a new goroutine. hedge is true if
-// the lookup is a hedge.
-//
-// It returns false if there is no pending lookup. It also returns false if hedge is true and the hedge budget has
-// refused a lookup.
+// startLookup starts the next pending lookup of a server name within the scope e, on a new goroutine. If hedge is true,
+// the lookup is a hedge, and does not start after the hedge budget has refused one. It returns false if it starts no
+// lookup.
 func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchScope, hedge bool) bool {
 	i := f.nextPendingLookup(e)
 	if i < 0 || hedge && f.budgetSpent {
@@ -309,8 +311,8 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	return true
 }
 
-// processResult evaluates r, the result of looking up a server name, and returns its addresses that were not returned
-// before. It may plan further lookups, for example of names in NS records.
+// processResult handles the finished lookup of a server name, whose result is r. It returns the addresses in r that
+// were not returned before. It may add lookups to f.pending, for example of the server names in NS records.
 func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	if limit := (*limitError)(nil); errors.As(r.err, &limit) {
 		f.limit = limit
@@ -351,11 +353,11 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	return addrs
 }
 
-// countUnresolvedName counts the server name of the finished lookup r against maxUnresolvedNames, if the name has no
-// address. Each name counts at most once.
+// countUnresolvedName updates, after the lookup r of a server name, the number of server names without an address. This
+// number limits the lookups for a question (maxUnresolvedNames). Each name counts at most once.
 //
-// found is true if r has a new address; the name then does not count. Otherwise it counts if it does not exist, or if
-// no other lookup of the name is pending.
+// found is true if r has a new address. Otherwise the name counts if it does not exist, or if no other lookup of it is
+// pending.
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const resolved, unresolved = 1, 2
 	switch {

@@ -129,10 +129,10 @@ func (c *cache) lookUpAnswer(q question, now time.Time) *parsedResponse {
 	return &r
 }
 
-// lookUpRecords returns the cached records that answer q, with their original TTLs. They must not be changed. nxdomain
-// is true if the name does not exist.
+// lookUpRecords returns the cached records that answer q, with their original TTLs. The caller must not change them.
+// nxdomain is true if the name does not exist.
 //
-// ok is true if an answer or a failure is cached. A failure has no records.
+// ok is false if the cache has neither an answer nor a failure for q. A failure has no records.
 func (c *cache) lookUpRecords(q question, now time.Time) (rrs []dns.RR, nxdomain, ok bool) {
 	k := answerCacheKey(q)
 	if e := c.lookUpEntry(k, now); e != nil && e.answer.aliasTarget == "" {
@@ -232,14 +232,15 @@ func (c *cache) lookUpGlue(q question, now time.Time) (rrs []dns.RR, ok bool) {
 	return e.answer.Answer, true
 }
 
-// addConfirmedReferral records that the delegation of a zone, whose servers failed, is unchanged at the parent zone.
-// For failureTTL, isReferralConfirmed then returns true, so that the parent zone is not queried again.
+// addConfirmedReferral records that the parent zone still delegates the zone to the servers that have failed. Until
+// failureTTL has passed, isReferralConfirmed returns true, so that the parent zone is not queried for newer servers
+// again.
 func (c *cache) addConfirmedReferral(zone string, now time.Time) {
 	c.insertEntry(cacheKey{name: zone, isFailure: true}, &cacheEntry{expires: now.Add(failureTTL), size: int64(cacheEntrySize + len(zone))}, now)
 }
 
-// isReferralConfirmed reports whether addConfirmedReferral was called for the zone within failureTTL, so that its
-// delegation need not be checked at its parent zone again.
+// isReferralConfirmed reports whether addConfirmedReferral was called for the zone within failureTTL. A query to the
+// parent zone for newer servers is then useless.
 func (c *cache) isReferralConfirmed(zone string, now time.Time) bool {
 	return c.lookUpEntry(cacheKey{name: zone, isFailure: true}, now) != nil
 }

@@ -281,9 +281,9 @@ func (c *core) findStubZone(name string) *delegation {
 // waits.
 const uncountedBytes = 4 << 10
 
-// reserveMemory counts memory, in bytes, that a question holds while it waits for servers. It returns false if the
-// memory of all questions would exceed core.maxHeldBytes. If it returns true, the caller must call dropResponses with
-// the same number.
+// reserveMemory reserves memory, in bytes, for a response that a question keeps while it waits for servers. It returns
+// false if the memory of all questions would exceed core.maxHeldBytes. If it returns true, the caller must call
+// releaseMemory with the same number.
 func (c *core) reserveMemory(bytes int64) bool {
 	if bytes <= uncountedBytes {
 		return true
@@ -295,7 +295,7 @@ func (c *core) reserveMemory(bytes int64) bool {
 	return false
 }
 
-// dropResponses ends the count of memory, in bytes, that a question has reserved with reserveMemory and no longer holds.
+// releaseMemory ends a reservation of memory, in bytes, by reserveMemory.
 func (c *core) releaseMemory(bytes int64) {
 	if bytes > uncountedBytes {
 		c.heldBytes.Add(-bytes)

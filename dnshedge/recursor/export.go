@@ -22,7 +22,7 @@ func (r *Resolver) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.pool.Export(w, r.serversFingerprintHash(), c.exportZones())
+	return c.pool.Export(w, r.serverConfigHash(), c.exportZones())
 }
 
 // Identity returns a string that identifies the fields that change answers: Hints, Zones, PrivateOK, Trust and
@@ -31,13 +31,13 @@ func (r *Resolver) Export(w io.Writer) error {
 // Import of a dnshedge.Client checks this string, so that it accepts cached answers only from an equal configuration.
 func (r *Resolver) Identity() string {
 	t := r.Trust
-	return fmt.Sprintf("%s %d %s", r.serversFingerprint(), r.Limits.withDefaults().NSEC3Iterations,
+	return fmt.Sprintf("%s %d %s", r.serverConfigString(), r.Limits.withDefaults().NSEC3Iterations,
 		chain.TrustFingerprint(t.Anchors, t.Insecure, t.AllowSHA1, t.RequireAllAlgorithms, t.Report, t.Off))
 }
 
-// serversFingerprint returns a string that identifies the configured servers: it is equal for equal values of Hints,
-// Zones and PrivateOK. Import uses stored delegations only if it is equal.
-func (r *Resolver) serversFingerprint() string {
+// serverConfigString describes the configured servers. Two Resolvers have equal strings if their Hints, Zones and
+// PrivateOK are equal.
+func (r *Resolver) serverConfigString() string {
 	zones := make([]string, 0, len(r.Zones))
 	for zone, addrs := range r.Zones {
 		zones = append(zones, fmt.Sprint(dns.CanonicalName(zone), slices.SortedFunc(slices.Values(addrs), netip.AddrPort.Compare)))
@@ -46,15 +46,15 @@ func (r *Resolver) serversFingerprint() string {
 	return fmt.Sprintf("%s %q %v", r.hintsKey(), zones, r.PrivateOK)
 }
 
-// serversFingerprintHash returns a hash of the configured servers, for exports. Exported delegations are used only by a
-// Resolver with the same hash.
-func (r *Resolver) serversFingerprintHash() string {
-	h := sha256.Sum256([]byte(r.serversFingerprint()))
+// serverConfigHash returns a hash of serverConfigString, which is stored in an export. Import uses the delegations in
+// an export only if its Resolver has the same hash.
+func (r *Resolver) serverConfigHash() string {
+	h := sha256.Sum256([]byte(r.serverConfigString()))
 	return string(h[:])
 }
 
-// hintsKey returns a string for the configured root servers. An import compares it: the strings of two Resolvers are
-// equal exactly if their Hints are equal, in any order.
+// hintsKey describes the configured root servers. The strings of two Resolvers are equal if and only if their Hints are
+// equal, in any order.
 func (r *Resolver) hintsKey() string {
 	hints := slices.SortedFunc(slices.Values(r.Hints), netip.Addr.Compare)
 	return fmt.Sprint(r.Hints == nil, hints)
@@ -70,7 +70,7 @@ func (r *Resolver) Import(rd io.Reader) error {
 	if err != nil {
 		return err
 	}
-	zones, err := c.pool.Import(rd, r.serversFingerprintHash())
+	zones, err := c.pool.Import(rd, r.serverConfigHash())
 	c.importZones(zones)
 	return err
 }

@@ -62,17 +62,21 @@ func (e *limitError) Error() string {
 // errTimeout is the context cause of a question whose time limit (see chain.WithQuestionDeadline) has passed.
 var errTimeout = errors.New("recursor: no answer in time")
 
-// A questionSpecificError is the error of a question that could not reach a zone because of its own limits. It must not
-// be cached, because other questions may reach the zone.
+// A questionSpecificError is the error of a question that has reached its own limits before it reached the servers of a
+// zone. It must not be cached, because other questions may reach them.
 type questionSpecificError struct{ error }
 
 func (e *questionSpecificError) Unwrap() error { return e.error }
 
-// isQuestionSpecific reports whether err is or wraps a questionSpecificError.
+// isQuestionSpecific reports whether err wraps a questionSpecificError: the question has reached its own limits, and
+// the zone may be all right.
 func isQuestionSpecific(err error) bool { return errors.As(err, new(*questionSpecificError)) }
 
-// isOwnLimit reports whether a limit of the question has caused err, so that another question may succeed.
-func isOwnLimit(err error) bool { return errors.As(err, new(*limitError)) || isQuestionSpecific(err) }
+// isQuestionLimit reports whether err comes from a limit on the cost of one question (see Limits), and not from the
+// zone or its servers. Another question may then get an answer.
+func isQuestionLimit(err error) bool {
+	return errors.As(err, new(*limitError)) || isQuestionSpecific(err)
+}
 
 // isLocalFailure reports whether err is or wraps a nameservers.LocalError: no query could leave this machine. This
 // error must not be cached, because its cause is not the zone.
@@ -90,14 +94,15 @@ type questionBudget struct {
 	synthesized     atomic.Int32        // answers synthesized from cached proofs
 }
 
-// Validation returns the limits of the cryptographic work, for chain.ValidationBudget.
+// Validation returns the Validation that limits the cryptographic work for this question. It implements
+// chain.ValidationBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
-// spendQuery counts one query for the question before it is sent. If Limits.Queries or Limits.ChainQueries is reached,
-// it returns a limitError, and the query must not be sent.
+// spendQuery counts a query before it is sent. The error is a limitError if the question has reached Limits.Queries or
+// Limits.ChainQueries. The query must then not be sent.
 //
-// hedge is true if the hedge budget pays for the query. The result is then always nil. chainQueries counts the queries
-// for the present name in a chain of aliases; it is nil for priming.
+// A hedge, which the hedge budget limits instead, is only counted, and the error is nil. chainQueries is the number of
+// queries for the present name in a chain of aliases. It is nil for priming.
 func (b *questionBudget) spendQuery(hedge bool, chainQueries *atomic.Int32) error {
 	if hedge {
 		b.hedges.Add(1)

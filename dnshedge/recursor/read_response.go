@@ -25,11 +25,12 @@ const (
 	kindAnswer                               // records, an alias, or a denial
 )
 
-// A parsedResponse is a response of a zone's server, without the records that do not answer its question or that are
-// outside of the server's zone. It must not be changed once several goroutines share it.
+// A parsedResponse is a response of a zone's server after scrubbing: it has no records outside of the server's zone,
+// and none that do not answer the question. It must not be changed once several goroutines share it.
 //
-// In the Response, Answer has the records of the question's name or the alias. Authority has the SOA record and, if the
-// question has DO, denial records. Zone is nil if the answer was made without a query.
+// In the embedded chain.Response, Answer holds the records of the question's name, or its alias. Authority holds the
+// SOA record and, if the question has DO, the records that prove a denial. Zone is nil if the answer was made without a
+// query.
 type parsedResponse struct {
 	chain.Response
 	kind              responseKind
@@ -74,9 +75,9 @@ func (r *parsedResponse) fallbackRank() int {
 	return 0
 }
 
-// agreesWith reports whether r confirms o, another dubious response to the same question: both have the same rank and
-// response code, and r is from an authoritative server. A response that a second server confirms is used, and no third
-// server is queried.
+// agreesWith reports whether r confirms o, a response to the same question from another server that is not trusted
+// alone. Both must have the same response code and fallbackRank, and r must be authoritative. A confirmed response is
+// used without a query to a third server.
 func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 	return !r.nonAuthoritative && r.fallbackRank() == o.fallbackRank() && r.Rcode == o.Rcode
 }
@@ -196,11 +197,12 @@ func (r *parsedResponse) addReferralDS(m *dns.Msg, z *delegation, q question) bo
 	return true
 }
 
-// addAlias adds the CNAME or DNAME RRset that makes the name of q an alias, from the response m of a server of the zone
-// z. It returns false if there is none. For DNAME, it also adds the synthesized CNAME record.
+// addAlias adds to r the CNAME or DNAME RRset in the message m that makes the name of q an alias. For DNAME, it also
+// adds the CNAME record that results from it. It returns false if m has no alias for the name. z is the zone of the
+// server that sent m.
 //
-// It ignores records of the alias target, because the servers closest to the target are queried for them. If the RRset
-// is unsigned, it adds only the record to follow, because a name has at most one alias (RFC 2181 §10.1). If there are
+// Records of the alias target are not added, because the servers of the target's zone are queried for them. Of an
+// unsigned RRset, only the first record is added, because a name has at most one alias (RFC 2181 §10.1). If there are
 // several DNAME records, it sets the kind to kindFailed.
 func (r *parsedResponse) addAlias(m *dns.Msg, z *delegation, q question) bool {
 	a := chain.FindAlias(m.Answer, q.name, q.qtype, z.zone)
@@ -257,12 +259,12 @@ func mayBeNoData(m *dns.Msg, zone string) bool {
 }
 
 // readReferral returns the delegation in the referral m, a response to q from a server of the zone z. ns is the section
-// with the NS records, and now the time of arrival.
+// of m with the NS records, and now the time of arrival.
 //
-// cut is the delegation of a zone that is below z and contains the name of q, or nil if there is none. It must not be
-// changed, because all callers share it. mixed is true if there are also NS records of other zones, which are ignored.
+// cut is the delegation of a zone that is below z and contains the name of q, or nil if m has none. It must not be
+// changed, because all callers share it. mixed is true if m also has NS records of other zones, which are ignored.
 //
-// The delegation expires no later than z. A zone that its parent has removed therefore does not keep its child zones.
+// The delegation expires no later than that of z. Otherwise the child zones of a removed zone would remain in use.
 func readReferral(m *dns.Msg, ns []dns.RR, z *delegation, q question, now time.Time) (cut *delegation, mixed bool) {
 	name := ""
 	for _, rr := range ns {

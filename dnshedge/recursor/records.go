@@ -25,11 +25,12 @@ type rrsetKey struct {
 	typ  uint16
 }
 
-// limitTTLsBySignatures lowers the TTLs of unverified records to the lifetime of their signatures at the time now, so
-// that they are not cached for longer. It returns the lowest TTL of the signed records, or maxTTL if there are none.
+// limitTTLsBySignatures lowers the TTLs of signed records to the lifetime of their signatures, so that unverified
+// records are not cached for longer. It returns the lowest TTL of the signed records, or maxTTL if no record is signed.
 //
-// The lifetime is the minimum of the RRSIG's TTL, its original TTL, and the time until it expires (at least 1 s). If an
-// RRset has several signatures, choose selects one of two lifetimes, in seconds.
+// The lifetime of a signature is the lowest of its TTL, its original TTL, and the time from now until it expires. It is
+// at least 1 s. For an RRset with several signatures, choose picks one of two lifetimes, in seconds: minLifetime or
+// maxLifetime.
 func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, sections ...[]dns.RR) time.Duration {
 	ends := make(map[rrsetKey]uint32)
 	for _, rrs := range sections {
@@ -60,10 +61,10 @@ func limitTTLsBySignatures(now time.Time, choose func(a, b uint32) uint32, secti
 	return time.Duration(ttl) * time.Second
 }
 
-// maxLifetime returns the longer of two lifetimes, for limitTTLsBySignatures.
+// maxLifetime returns the longer of two signature lifetimes, in seconds. It is an argument of limitTTLsBySignatures.
 func maxLifetime(a, b uint32) uint32 { return max(a, b) }
 
-// minLifetime returns the shorter of two lifetimes, for limitTTLsBySignatures.
+// minLifetime returns the shorter of two signature lifetimes, in seconds. It is an argument of limitTTLsBySignatures.
 func minLifetime(a, b uint32) uint32 { return min(a, b) }
 
 // packRecords returns each record in wire format, and omits records that cannot be packed. It does not change rrs,

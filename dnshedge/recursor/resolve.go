@@ -37,11 +37,11 @@ type lookup struct {
 	hasRecheckedParent bool             // recheckDelegation has queried a parent zone
 }
 
-// followReferrals resolves q up to the next alias, without validation of the answer. It starts at the closest cached
-// delegation, and follows referrals to the zone of the name.
+// followReferrals sends queries for q, from the closest cached delegation down to the zone of the name, until a server
+// answers. It returns this answer, which may be an alias. It does not validate the answer.
 //
-// shared is true if other lookups may need the answer too. It is then looked up in the cache and stored there. A
-// response without any records is always cached: it has no SOA record, so a client cannot cache it.
+// If shared is true, other lookups may need the answer too: it may come from the cache, and it is cached. The same
+// holds for any answer without records. It lacks an SOA record, so a client cannot cache it.
 func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if r := c.cache.lookUpAnswer(q, time.Now()); r != nil && (shared || r.isEmpty()) && !(q.cd && c.validator != nil) {
@@ -266,8 +266,9 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 	return r
 }
 
-// canSkipLabel reports whether the question minimised, whose name is minimised, need not be sent to the servers of z.
-// It is true if a cached proof answers it with NODATA. The name is then not a zone cut, and names may exist below it.
+// canSkipLabel reports whether a query with a minimised name (RFC 9156) is unnecessary, because a cached proof answers
+// it with NODATA. The name then exists and is no zone cut, so the next query can have one more label. z is the zone to
+// which the query would be sent.
 func (k *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
 	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, minimised.name, minimised.qtype)
 	return ok && found.Kind == validate.NoData

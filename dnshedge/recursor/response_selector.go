@@ -77,11 +77,11 @@ func (j *responseSelector) checkResponse(m *dns.Msg, from netip.AddrPort) error 
 // The health of the server does not change.
 var errUnprovenDenial = errors.New("recursor: denial without proof")
 
-// checkSignatures checks the signatures of the response r, as far as this is possible with the keys in the cache. If it
-// returns an error, r must not be used, and another server must be queried. Validation must be on.
+// checkSignatures rejects the response r if its signatures are invalid or missing, as far as the cached keys can tell.
+// After an error, r must not be used, and another server must be queried. Validation must be on.
 //
-// For a response without valid signatures, it returns nil in two cases: two servers agree that there are no signatures,
-// or maxBogusRetries responses were rejected. The validation of the answer then decides.
+// It gives up on better responses and returns nil in two cases: two servers agree that there are no signatures, or
+// maxBogusRetries responses were rejected. The later validation of the answer then decides.
 func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	if r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
 		return nil
@@ -117,8 +117,8 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	return nameservers.ErrUnsigned
 }
 
-// storeFallback stores r as the fallback, which is used if no response is accepted. It replaces the previous fallback.
-// It does nothing if the memory for waiting questions is exhausted, see reserveMemory.
+// storeFallback keeps r as the response to use if no response is accepted. It replaces the previous one. It does
+// nothing if the memory for such responses is exhausted (see reserveMemory).
 func (j *responseSelector) storeFallback(r *parsedResponse) {
 	n := estimateRecordMemory(r.Answer, r.Authority)
 	if !j.core.reserveMemory(n) {
@@ -129,8 +129,9 @@ func (j *responseSelector) storeFallback(r *parsedResponse) {
 	j.fallback.Store(r)
 }
 
-// dropResponses drops the responses of j, and releases their reserved memory. It must be called when the task has
-// ended. Unfinished queries may refer to j for some time after that.
+// dropResponses forgets the responses that j has kept, and releases the memory that was reserved for them. It must be
+// called when the question to the zone's servers has ended. Queries that are still unanswered may use j for some time
+// after that.
 func (j *responseSelector) dropResponses() {
 	j.core.releaseMemory(j.heldBytes)
 	j.selected = nil

@@ -58,11 +58,12 @@ func (f *nameLookup) hasGlueIn(z *delegation) bool {
 	})
 }
 
-// lookUpServerName returns the address records of the server name in k, or the NS records if k is a key of these. They
-// come from the cache, or from a lookup that several callers may share. The records must not be changed. nxdomain is
-// true if the name does not exist.
+// lookUpServerName returns the records that the key k identifies: the addresses of a server name, or the NS records of
+// a zone. They come from the cache, or from a lookup that several callers may share. The caller must not change them.
+// nxdomain is true if the name does not exist.
 //
-// n is the node that waits for the result, on behalf of the lookup l. hedge is true if the wait is a hedge.
+// n is the node of the wait-for graph that waits for the result, on behalf of the lookup l. hedge is true if the wait
+// is a hedge.
 func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, k nameLookupKey, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
 	q, w := c.newInternalQuestion(k.name, k.qtype), waitgraph.Wait{By: n, Hedge: hedge}
 	for try := 0; ; try++ {
@@ -83,16 +84,18 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Nod
 		if err != nil {
 			return nil, false, err
 		}
-		if f.err == nil || started || try == 2 || !isOwnLimit(f.err) && !errors.Is(f.err, waitgraph.ErrCycle) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
+		if f.err == nil || started || try == 2 || !isQuestionLimit(f.err) && !errors.Is(f.err, waitgraph.ErrCycle) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
 			return f.rrs, f.nxdomain, f.err
 		}
 		// The lookup has failed for a reason in the question that started it. This question may succeed.
 	}
 }
 
-// startNameLookup starts a lookup of the server name in the key k, on a new goroutine. The budget of the lookup l pays
-// for its queries. needed is true if anything but a hedge waits for the result; then the budget also pays for the
-// lookup itself. The error is errTooDeep or a limitError. It is called by waitgraph.Group.Join.
+// startNameLookup starts the lookup that the key k identifies, of the addresses of a server name, on a new goroutine.
+// Its queries count against the budget of the lookup l.
+//
+// needed is false if the result is only wanted for a hedge. If it is true, the lookup counts against
+// Limits.ServerNames. The error is errTooDeep or a limitError. waitgraph.Group.Join calls this function.
 func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLookup, error) {
 	if l.depth >= maxLookupDepth {
 		return nil, errTooDeep
@@ -138,12 +141,12 @@ func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLo
 	return f, nil
 }
 
-// lookUpGlueAtParent resolves q, a question for the address of a server of the zone child, at the servers of the parent
-// zone. It is for a server name within child whose glue is missing in the referral. The records are used as glue only:
-// as addresses of servers, never as an answer.
+// lookUpGlueAtParent asks the servers of the parent zone for the address of a server name within the zone child,
+// because the referral lacked this glue. q is the question. The records are used only as addresses of servers, never as
+// an answer.
 //
-// It follows aliases within child (CNAME), which a server name must not have (RFC 2181 §10.3). The error is
-// errGlueArrived if the response is a referral with glue, which is then cached.
+// It follows aliases within child, although a server name must not be an alias (RFC 2181 §10.3). The error is
+// errGlueArrived if the response is a referral with the glue, which is then cached.
 func (l *lookup) lookUpGlueAtParent(ctx context.Context, q question, child string) (*chain.Answer, error) {
 	z, err := l.findClosestDelegation(ctx, question{name: dnsname.Parent(child), qtype: q.qtype})
 	if err != nil {
@@ -266,11 +269,11 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullN
 // lookup.avoidServers.
 const maxAvoidedAnswers = 4
 
-// runZoneQuery sends the question of the zoneQuery s to the servers of the zone z, and returns the best response. The
-// caller is the leader of s, whose wait is w. The response or the error also goes to the other callers, which wait for
-// the leader. s waits for lookups of server names.
+// runZoneQuery sends the question of s to the servers of the zone z, and returns the best response. The caller is the
+// leader of s, whose wait in the wait-for graph is w. It also passes the result to the other callers, which wait for
+// the leader.
 //
-// If ctx has ended, or if the error concerns only the leader, the other callers try again.
+// If ctx ends, or if the error concerns only the leader, the other callers try again.
 func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, w waitgraph.Wait) (r zoneAnswer, err error) {
 	err = errTimeout // remains if this function panics
 	defer func() {
@@ -329,12 +332,11 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	return r, nil
 }
 
-// readCNAMEHint extracts records of the alias target from m, a response of a server of the zone z that contains the
-// alias. These records are used only if no server answers for the target. q is the question, and r is the same response
-// after parsing.
+// readCNAMEHint returns the records of the alias target that a server has added to its answer. They are a last resort:
+// they are used only if no server of the target's zone answers.
 //
-// It returns nil if there are no such records, if they are too large to keep, or if the target is not in the zone z. r
-// must be an alias.
+// m is the response to q from a server of the zone z, and r is the same response after parsing. r must be an alias. The
+// result is nil if m has no such records, if they are too large to keep, or if the target is outside of z.
 func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
 	if !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.findStubZone(r.aliasTarget) != l.core.findStubZone(z.zone) {
 		return nil

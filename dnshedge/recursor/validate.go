@@ -12,11 +12,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// resolveAndValidate resolves q up to the next alias, and validates the answer. While the answer is bogus, it asks
+// resolveAndValidate resolves q and validates the answer, which may be an alias. While the answer is bogus, it queries
 // other servers. shared is true if other lookups may need the answer too, so that it is cached.
 //
-// The answer is not validated if q has CD, or if it is for a server name. A wrong server address is harmless, because a
-// wrong server cannot make valid signatures.
+// It does not validate if q has CD, or if the question is for the address of a server. A wrong server address is
+// harmless, because a wrong server cannot make valid signatures.
 func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool) (*parsedResponse, error) {
 	c := l.core
 	if c.validator == nil || l.nameLookup != nil {
@@ -59,10 +59,10 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 }
 
-// shouldTryAnotherServer reports whether q must be sent again, because its answer r was bogus. err is the error of the
-// validation of r. retries is the number of times that q was already sent again.
+// shouldTryAnotherServer reports whether the question q should be sent again, because validation of its answer r has
+// failed with err. It returns false after maxBogusRetries retries, and if a limit has caused err.
 //
-// If it is true, the lookup now avoids the server of r, or has found new servers of the zone.
+// Before it returns true, it makes the lookup avoid the server that sent r, or finds newer servers of the zone.
 func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, retries int) bool {
 	why := (*dnssec.Error)(nil)
 	switch {
@@ -77,11 +77,9 @@ func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *pars
 	return true
 }
 
-// applyReportMode converts err, the error of validating the answer r to q, according to the setting Trust.Report.
-// Without Trust.Report, it returns err.
-//
-// With Trust.Report, it counts and logs a bogus answer, makes r insecure, and returns nil, so that the answer is used.
-// Other errors are returned unchanged.
+// applyReportMode implements the setting Trust.Report, which only reports bogus answers instead of rejecting them. With
+// this setting, it counts and logs a bogus answer r to q, marks r as insecure, and returns nil. Otherwise it returns
+// err, the error of validating r.
 func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error {
 	why := (*dnssec.Error)(nil)
 	if err == nil || r == nil || !l.core.conf.Trust.Report || !errors.As(err, &why) {
@@ -93,8 +91,9 @@ func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error
 	return nil
 }
 
-// withPartialDeadline returns a context that ends after a quarter of the time until the deadline of ctx. If ctx has no
-// deadline, it returns ctx. The caller must call the function that it returns.
+// withPartialDeadline returns a context with a quarter of the time until the deadline of ctx. The rest is left for
+// returning the unvalidated answer (see Trust.Report). If ctx has no deadline, it returns ctx. The caller must call the
+// returned function.
 func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -106,11 +105,11 @@ func withPartialDeadline(ctx context.Context) (context.Context, context.CancelFu
 // recheckDelegation finds out whether a zone without valid answers has other servers than those in its delegation z. If
 // it returns true, q must be sent again.
 //
-// It may query the parent zone, but only once for a question, and not for failureTTL after the parent zone has
-// confirmed the delegation.
-//
 // NS records in a referral are unsigned. A forged referral or priming response may therefore lead to wrong servers,
 // although the signatures of the parent zone are valid.
+//
+// It may query the parent zone, but only once for a question. It does not query it within failureTTL after
+// addConfirmedReferral.
 func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegation) bool {
 	c := l.core
 	if z.chain.IsRedelegated() { // another question has found new servers
@@ -147,7 +146,7 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	}
 	parent := z.parentDelegation()
 	r, err := l.queryZone(ctx, parent, q, full)
-	if isLocalFailure(err) || err != nil && ctx.Err() != nil || isOwnLimit(err) { // another question may get an answer
+	if isLocalFailure(err) || err != nil && ctx.Err() != nil || isQuestionLimit(err) { // another question may get an answer
 		return false
 	}
 	if err != nil || r.kind != kindReferral || r.referral.hasSameServers(z) {
@@ -161,9 +160,8 @@ func (l *lookup) recheckDelegation(ctx context.Context, q question, z *delegatio
 	return true
 }
 
-// validateHint validates r as the answer to q, which asks for the target of an alias. r has the records that the
-// response with the alias contained for the target, see readCNAMEHint. It does nothing if the answer must not be
-// validated.
+// validateHint validates r, which readCNAMEHint has returned, as the answer to q, the question for the target of an
+// alias. It does nothing if this answer need not be validated.
 func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse) error {
 	if l.core.validator == nil || l.nameLookup != nil || q.cd {
 		return nil

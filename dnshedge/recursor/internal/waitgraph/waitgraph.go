@@ -46,27 +46,28 @@ type Node struct {
 	isNeeded bool                // a client's question waits for the Node, directly or through other Nodes, and not only as a hedge
 }
 
-// A waitCount is the number of waits of one Node for another (all), and the number of hedges among them (hedges).
+// A waitCount counts how often one Node waits for another: all waits, and the hedges among them. If all of them are
+// hedges, the Node does not need the other.
 type waitCount struct{ all, hedges int }
 
-// A Wait is the wait of one caller for the result of one running lookup: the caller, whether the wait is a hedge, and
-// its deadline.
+// A Wait describes one caller that waits for a running lookup.
 type Wait struct {
 	By    *Node     // caller: a Flight, or nil for a client's question
 	Hedge bool      // the result is useful only because a server is late
 	Until time.Time // time until which the caller waits for late servers; see Group.LatestDeadline
 }
 
-// IsNeeded reports whether the result of n is necessary for a client's question: an unbroken chain of waits without
-// hedges leads from the question to n. Once it is true, it remains so, even if the caller leaves. n must not be nil.
+// IsNeeded reports whether a client's question cannot be answered without the result of n. This is so if the question
+// waits for n, directly or through other lookups, and none of these waits is a hedge. Once it is true, it remains so,
+// even if the caller leaves. n must not be nil.
 func (g *Graph) IsNeeded(n *Node) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return n.isNeeded
 }
 
-// PromoteHedges turns the hedges among the waits of n into ordinary waits, because n now needs their results. If a
-// client's question needs n, it then needs these results too. n must not be nil.
+// PromoteHedges turns all waits of n that are hedges into ordinary waits. The caller calls it when n cannot continue
+// without their results any more. If a client's question needs n, it then needs these results, too. n must not be nil.
 func (g *Graph) PromoteHedges(n *Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,9 +79,8 @@ func (g *Graph) PromoteHedges(n *Node) {
 	}
 }
 
-// markNeeded records that a client's question needs the result of n, and of each lookup that n waits for. The
-// exception is a lookup that n started only to have another name server for a hedge. The caller must hold the mutex
-// of the Graph.
+// markNeeded records that a client's question needs the result of n. It records the same for each lookup for which n
+// waits, unless all waits of n for that lookup are hedges. The caller must hold the mutex of the Graph.
 func (n *Node) markNeeded() {
 	if n.isNeeded {
 		return
@@ -114,8 +114,8 @@ func (n *Node) hasPathTo(other *Node, visited map[*Node]bool) bool {
 // Node of the lookup in the Graph. Each lookup type embeds a Flight and adds its own results. K is the type of the
 // Group's keys.
 //
-// If the caller sets Cancel, it is called when the last caller has left before the end, with the cause of the caller's
-// context. It must not use the Graph.
+// The field Cancel may hold a function that stops the lookup. It is called if all callers have left before the end,
+// with the cause of the last caller's context. It must not use the Graph.
 type Flight[K comparable] struct {
 	flight.Flight[K]
 	Node            // the mutex of the Graph guards this and the next field
@@ -149,7 +149,7 @@ func (f *Flight[K]) addWait(w Wait) {
 	w.By.waitsFor[&f.Node] = count
 }
 
-// A lookupType is a pointer to the type of a lookup, which embeds a Flight[K].
+// A lookupType is the constraint for the lookups of a Group: a pointer to a struct that embeds a Flight[K].
 type lookupType[K comparable] interface {
 	flight.Operation[K]
 	embeddedFlight() *Flight[K]
@@ -168,15 +168,14 @@ func NewGroup[K comparable, F lookupType[K]](g *Graph) *Group[K, F] {
 	return &Group[K, F]{graph: g, running: make(flight.Group[K, F])}
 }
 
-// Join adds the caller w to the running lookup with the key k, and returns the lookup. If none is running, or if
-// isOutdated returns true for it, Join adds the caller to the lookup that start returns, and later callers join that one.
-// started is then true.
+// Join makes the caller w wait for the running lookup with the key k, and returns the lookup. If no lookup is running,
+// or if isOutdated returns true for it, Join calls start to get a new one, and started is true. Later callers join the
+// new lookup. isOutdated may be nil. Neither function may use the Graph.
 //
-// needed, the argument of start, is false if only hedges need the new lookup. isOutdated may be nil. Neither function may
-// use the Graph.
+// The argument of start, needed, is false if only hedges need the new lookup.
 //
-// The error is ErrCycle if the running lookup waits for w.By, or the error of start. Otherwise the caller must call Await
-// or Leave once.
+// The error is ErrCycle if the running lookup itself waits for the caller (w.By), or the error of start. Without an
+// error, the caller must call Await or Leave once.
 func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(needed bool) (F, error)) (f F, started bool, err error) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
@@ -194,7 +193,8 @@ func (g *Group[K, F]) Join(k K, w Wait, isOutdated func(F) bool, start func(need
 	return f, started, nil
 }
 
-// JoinAlone adds the caller w to a new lookup that no other caller joins. w must call Leave, as after Join.
+// JoinAlone adds the caller w to the lookup f, which is not part of the Group: no other caller joins it. The Graph then
+// knows the wait of w, so that it can detect cycles. w must call Leave, as after Join.
 func (g *Group[K, F]) JoinAlone(f F, w Wait) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
@@ -214,8 +214,8 @@ func (g *Group[K, F]) Await(ctx context.Context, f F, w Wait) (err error) {
 	return err
 }
 
-// Leave records that the caller w no longer waits for f. A caller that runs the lookup itself calls Leave instead of
-// Await, before Finish, with the cause nil. Any other cause cancels the lookup if no other caller waits.
+// Leave records that the caller w no longer waits for f. A caller that runs the lookup itself calls it before Finish,
+// with the cause nil, instead of Await. With another cause, the lookup is canceled if no other caller waits.
 func (g *Group[K, F]) Leave(f F, w Wait, cause error) {
 	g.graph.mu.Lock()
 	defer g.graph.mu.Unlock()
