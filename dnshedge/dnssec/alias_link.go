@@ -9,16 +9,16 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 )
 
-// An aliasLink is the part of a response for one name of a chain of aliases. It holds the records of that name, or the
-// alias record, or the denial of the name.
+// An aliasLink is the part of a response for one name, if the response follows a chain of aliases. It holds the records
+// of that name, or the alias record, or the denial of the name.
 type aliasLink struct {
 	chain.Response
 	aliasTarget string // next name of the chain; "" if this is the last link
 	isEmpty     bool   // the response has neither records nor an SOA record for the name, so that the name must be queried
 }
 
-// newAliasLink extracts from the response r the part for one name of a chain of aliases. This is the name of the
-// question, or the target of an alias in r. qtype is the type of the question.
+// newAliasLink extracts the records for one name from the response r. This is the name of the question, or the target
+// of an alias in r. Each name of an alias chain is validated separately. qtype is the type of the question.
 func newAliasLink(r *dns.Msg, name string, qtype uint16) *aliasLink {
 	l := &aliasLink{Response: chain.Response{Name: name, Type: qtype, Rcode: dns.RcodeSuccess}}
 	if a := chain.FindAlias(r.Answer, name, qtype, "."); a != nil {

@@ -33,7 +33,8 @@ type questionBudget struct {
 	tried map[question]*triedUpstreams // by key query: the upstreams that it was sent to so far
 }
 
-// A triedUpstreams records the upstreams to which a key query was sent, so that a repetition goes to another upstream.
+// A triedUpstreams records, for one DS or DNSKEY query, the upstreams to which it was sent. If the response is bogus,
+// the query is repeated to another upstream.
 type triedUpstreams struct {
 	plan     *upstreamPlan // selects the upstream of each attempt
 	unsigned bool          // the last response had no signatures
@@ -46,7 +47,8 @@ func (c *core) newBudget() *questionBudget {
 	return b
 }
 
-// Validation returns the limits of the cryptographic work, for chain.ValidationBudget.
+// Validation returns the Validation that limits the cryptographic work for this question. It implements
+// chain.ValidationBudget.
 func (b *questionBudget) Validation() *validate.Validation { return &b.validation }
 
 // spendQuery counts one query about q before it is sent to the Exchanger. If that exceeds maxQueries, it returns a
@@ -98,8 +100,8 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 	}
 }
 
-// forgetLocalFailure allows the key query q to be sent to all upstreams again, if err shows that this machine could not
-// send it. No upstream has received the query then. After any other error, it does nothing.
+// forgetLocalFailure forgets the attempts for the DS or DNSKEY query q if err shows that this machine could not send
+// it. No upstream has received the query then, so the next Query may use all upstreams again.
 func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	if !localerror.IsLocal(err) {
 		return
@@ -109,8 +111,8 @@ func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	delete(b.tried, q)
 }
 
-// nextUpstream selects the next attempt for q, a DS or DNSKEY query, and records it. It spends no tokens. first is true if
-// q was not sent before. ok is false if q was already sent to all upstreams.
+// nextUpstream returns the next upstream for q, a DS or DNSKEY query, so that a repetition goes to another upstream.
+// first is true if q was not sent before. ok is false if q was already sent to all upstreams.
 func (b *questionBudget) nextUpstream(q question) (at upstreamAttempt, first, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

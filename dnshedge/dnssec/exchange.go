@@ -31,8 +31,8 @@ type question struct {
 	qtype uint16
 }
 
-// newMessage returns a query for the question, with the RD and DO flags. cd is the CD flag. If it is set, the upstream
-// does not validate the answer itself.
+// newMessage returns a query for the question, with the RD and DO flags. cd is the CD flag, which disables validation
+// by the upstream.
 func (q question) newMessage(cd bool) *dns.Msg {
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Id: dns.Id(), RecursionDesired: true, CheckingDisabled: cd}}
 	m.Question = []dns.Question{{Name: q.name, Qtype: q.qtype, Qclass: dns.ClassINET}}
@@ -40,7 +40,8 @@ func (q question) newMessage(cd bool) *dns.Msg {
 	return m
 }
 
-// newMessageFor is like newMessage, but copies the RD flag and the EDNS options from m, the client's message.
+// newMessageFor returns a query for the question, with the RD flag and the EDNS options of the client's message m, and
+// with the DO flag. cd is the CD flag, which disables validation by the upstream.
 func (q question) newMessageFor(m *dns.Msg, cd bool) *dns.Msg {
 	ask := q.newMessage(cd)
 	ask.RecursionDesired = m.RecursionDesired
@@ -292,11 +293,11 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 	}
 }
 
-// validateLinks validates each link and sets its status. From secure links, it removes the records without valid
-// signatures. If a link is bogus, the error is a *validate.Reason.
+// validateLinks validates each link of an alias chain and sets its status. From secure links, it removes the records
+// without valid signatures. If a link is bogus, the error is a *validate.Reason.
 //
-// With Trust.Report, it uses only a quarter of the time until the deadline of ctx, so that the unvalidated answer can
-// still be returned.
+// With Trust.Report, bogus answers are returned, too. It then uses only a quarter of the time until the deadline of
+// ctx, and leaves the rest for returning the answer.
 func (c *core) validateLinks(ctx context.Context, b *questionBudget, links []*aliasLink) error {
 	if end, ok := ctx.Deadline(); ok && c.conf.Trust.Report { // leave time to answer without validation
 		var stop context.CancelFunc

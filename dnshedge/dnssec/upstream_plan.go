@@ -36,8 +36,8 @@ type upstreamAttempt struct {
 	hasNext bool   // another attempt follows if this one fails
 }
 
-// An upstreamPlan determines the upstream to which a question is sent next, as long as the answers are bogus. It must
-// not be used by several goroutines at the same time.
+// An upstreamPlan lists the attempts to get a valid answer to one question: the upstreams to query one after the other,
+// while their answers are bogus. It must not be used by several goroutines at the same time.
 type upstreamPlan struct {
 	core     *core
 	question question
@@ -47,11 +47,11 @@ type upstreamPlan struct {
 
 // nextAttempt returns the next attempt for the question. The boolean is false if no attempt is left.
 //
-// unsigned must be true if the last response had no signatures. The attempt without CD, in which the upstream would
-// validate, is then skipped. It is not skipped if it is the last attempt, because some upstreams include signatures
-// only sometimes.
+// unsigned must be true if the last response had no signatures. The attempt in which the upstream itself validates
+// (without the CD flag) is then skipped, because it would not add signatures. It is not skipped if it is the last
+// attempt: some upstreams include signatures only sometimes.
 func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
-	if t.planned == nil && t.next == 0 && !t.avoidsWithoutDNSSEC() {
+	if t.planned == nil && t.next == 0 && !t.shouldAvoidUnsigned() {
 		t.next = 1
 		return upstreamAttempt{cd: true}, true
 	}
@@ -70,9 +70,9 @@ func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
 	return at, true
 }
 
-// avoidsWithoutDNSSEC reports whether the first attempt must avoid upstreams without DNSSEC. It is false if the name needs
-// no signatures. The Exchanger then selects the upstream, because other upstreams may not know a private name.
-func (t *upstreamPlan) avoidsWithoutDNSSEC() bool {
+// shouldAvoidUnsigned reports whether even the first attempt must avoid upstreams that are known to lack DNSSEC. It is
+// false if the name needs no signatures. Any upstream can then be right, because some may not know a private name.
+func (t *upstreamPlan) shouldAvoidUnsigned() bool {
 	return t.core.avoided.hasWithoutDNSSEC.Load() && t.core.validator.ShouldValidate(t.question.name, t.question.qtype)
 }
 
@@ -108,10 +108,10 @@ func (t *upstreamPlan) planAttempts() {
 	t.planned = append([]upstreamAttempt{{cd: true}, {}}, each...)
 }
 
-// sendToUpstream sends the query m in the attempt at, and returns the response.
+// sendToUpstream sends the query m to the upstream of the attempt at, and returns the response.
 //
-// If the attempt is for an upstream address and another attempt follows, the query has a short timeout. After the
-// timeout, the upstream is avoided for silentTime or until it responds.
+// If the attempt has an upstream address and another attempt follows, it has a short timeout. An upstream that exceeds
+// the timeout is avoided for silentTime, or until it responds.
 func (c *core) sendToUpstream(ctx context.Context, m *dns.Msg, at upstreamAttempt) (*dns.Msg, error) {
 	if at.address == "" || !at.hasNext {
 		return c.sendToExchanger(ctx, m, at.address)

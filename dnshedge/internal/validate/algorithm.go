@@ -146,7 +146,7 @@ func (ed25519Key) cost() int { return 1 }
 // A fakeKey accepts every signature that is not empty. It is used only in tests, see Policy.FakeLegacy.
 type fakeKey struct{}
 
-// verify accepts any signature that is not empty.
+// verify accepts any signature that is not empty. A fakeKey is used only in tests.
 func (fakeKey) verify(_, signature []byte) bool { return len(signature) > 0 }
 
 // cost returns the cost of a verification, 1 unit.
