@@ -83,8 +83,11 @@ var endedContext = func() context.Context {
 	return ctx
 }()
 
-// Done implements dnshedge.ProtocolConn. It asks package quic-go for the state of the connection, because the context of a
-// connection ends only after the exchanges in flight have failed, and does not end if the server shuts down (RFC 9114 §5.2).
+// Done returns a channel that is closed when the connection accepts no further queries. It implements
+// dnshedge.ProtocolConn.
+//
+// Each call asks package quic-go for the state of the connection. The context of a connection does not suffice: it ends
+// only after the exchanges in flight have failed, and not if the server shuts down (RFC 9114 §5.2).
 func (c *upstreamConn) Done() <-chan struct{} {
 	if !errors.Is(c.checkStream(endedContext), context.Canceled) {
 		c.markUnusable()
@@ -92,17 +95,19 @@ func (c *upstreamConn) Done() <-chan struct{} {
 	return c.usable.Done()
 }
 
-// Close implements dnshedge.ProtocolConn.
+// Close closes the connection, with the code for the regular end of a connection. It implements dnshedge.ProtocolConn.
 func (c *upstreamConn) Close() error { return c.CloseWithError(c.abortCode, "") }
 
-// fail ends the connection because of err, and sends code to the server.
-func (c *upstreamConn) fail(code quicgo.ApplicationErrorCode, err error) {
+// abort ends the connection because of err, and sends code to the server. The queries that wait for responses fail with
+// err.
+func (c *upstreamConn) abort(code quicgo.ApplicationErrorCode, err error) {
 	c.failure.CompareAndSwap(nil, &err)
 	_ = c.CloseWithError(code, err.Error())
 }
 
-// explain returns the error of a query that has failed with err: the reason if this side has ended the connection.
-func (c *upstreamConn) explain(err error) error {
+// explainQueryError converts the error of a failed query to the one for the caller. If this side has ended the
+// connection, it returns the reason for that, and otherwise the result of explainError.
+func (c *upstreamConn) explainQueryError(err error) error {
 	if f := c.failure.Load(); f != nil {
 		return *f
 	}
@@ -112,8 +117,8 @@ func (c *upstreamConn) explain(err error) error {
 // rootQuery asks for the NS records of the root, with RD and the ID 0.
 var rootQuery = []byte{0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1}
 
-// sendProbe sends a query whose packets the server must acknowledge, unless a probe waits already. If no stream is free, it
-// sends none.
+// sendProbe sends a probe in the background: a query whose packets a living server must acknowledge. It does nothing if
+// an earlier probe still waits, or if the server permits no further stream.
 func (c *upstreamConn) sendProbe() {
 	if !c.probing.CompareAndSwap(false, true) {
 		return
@@ -127,7 +132,8 @@ func (c *upstreamConn) sendProbe() {
 	}()
 }
 
-// silenceTimeout returns how long a connection with waiting queries may receive nothing.
+// silenceTimeout returns the time after which a connection counts as dead if a query waits and no packet arrives: one
+// second, or eight round trips if that is longer.
 func (c *upstreamConn) silenceTimeout() time.Duration {
 	return max(minSilence, silentRTTs*c.ConnectionStats().SmoothedRTT)
 }
@@ -147,7 +153,8 @@ type silenceWatch struct {
 	timer     atomic.Pointer[time.Timer]
 }
 
-// watchSilence starts a silenceWatch. The caller must set querySent when its query is sent, and call stop when it has ended.
+// watchSilence starts a silenceWatch for a query, which ends the connection if the server is silent. The caller must set
+// the field querySent when the query is sent, and call stop when the query has ended.
 func (c *upstreamConn) watchSilence() *silenceWatch {
 	w := &silenceWatch{conn: c, received: c.ConnectionStats().PacketsReceived}
 	w.startTimer()
@@ -169,7 +176,7 @@ func (w *silenceWatch) check() {
 	case !silent:
 		w.querySent.Store(false)
 	case w.silent && (w.querySent.Load() || w.conn.probeSent.Load()):
-		w.conn.fail(w.conn.abortCode, errSilent)
+		w.conn.abort(w.conn.abortCode, errSilent)
 		return
 	default:
 		w.conn.sendProbe()
@@ -183,7 +190,8 @@ func (w *silenceWatch) stop() {
 	w.timer.Load().Stop()
 }
 
-// remoteAddr returns the remote address of socket. A Dialer's own connection may have none.
+// remoteAddr returns the remote address of socket, which package quic-go needs. It returns an empty address if socket has
+// none, as the connection of a user's Dialer may.
 func remoteAddr(socket net.Conn) net.Addr {
 	if a := socket.RemoteAddr(); a != nil {
 		return a
@@ -191,7 +199,8 @@ func remoteAddr(socket net.Conn) net.Addr {
 	return new(net.UDPAddr)
 }
 
-// asPacketConn returns a net.PacketConn over a connected socket, for package quic-go.
+// asPacketConn converts a connected socket to the net.PacketConn that package quic-go needs. Packets go to the connected
+// address, whatever address is given.
 func asPacketConn(socket net.Conn) net.PacketConn {
 	if u, ok := socket.(*net.UDPConn); ok {
 		return connectedUDP{u}

@@ -31,11 +31,11 @@ type handshake struct {
 // handshakeKey is the context key of a *handshake, in the context of a connection.
 type handshakeKey struct{}
 
-// admitHandshake decides whether a handshake may begin. It implements quicgo.Transport.ConnContext, and ctx ends with the
-// connection.
+// admitHandshake decides whether a client's handshake may begin, and returns an error to refuse it. It is the function
+// ConnContext of a quicgo.Transport: ctx ends with the connection, and the returned context holds the *handshake.
 //
-// A connection counts for its client as soon as the client's address is validated. So clients that begin handshakes and do
-// not end them have at most maxClientHandshakes each, and freeHandshakes of all clients who may forge addresses.
+// A client with a validated address may have maxClientHandshakes unfinished handshakes. All other clients, whose
+// addresses may be forged, share freeHandshakes: above that number, package quic-go validates addresses first (Retry).
 func (l *Listener) admitHandshake(ctx context.Context, info *quicgo.ClientInfo) (context.Context, error) {
 	if !l.handler.IsAllowed(info.RemoteAddr) {
 		return nil, errRefused
@@ -76,22 +76,26 @@ func clientBlock(client net.Addr) netip.Addr {
 	return ip
 }
 
-// A handshakeCounter counts the handshakes that have not ended. It is safe for concurrent use.
+// A handshakeCounter counts the unfinished handshakes of a Listener, in all and for each client, to limit them. It is
+// safe for concurrent use.
 type handshakeCounter struct {
 	mu      sync.Mutex         // guards the fields below
 	total   int                // handshakes of all clients
 	byBlock map[netip.Addr]int // handshakes of clients whose address is validated, by their clientBlock
 }
 
-// count returns the number of handshakes of all clients.
+// count returns the number of unfinished handshakes of all clients together.
 func (c *handshakeCounter) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.total
 }
 
-// tryAdd counts a handshake. It returns false and counts nothing if maxHandshakes or maxClientHandshakes is reached. The
-// zero block stands for a client whose address is not validated.
+// tryAdd counts a new handshake and returns true. If there are maxHandshakes unfinished handshakes in all, or
+// maxClientHandshakes of this client, it counts nothing and returns false.
+//
+// block is the clientBlock of the client's address. It is the zero Addr if the address is not validated: only
+// maxHandshakes then applies, because the address may be forged.
 func (c *handshakeCounter) tryAdd(block netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

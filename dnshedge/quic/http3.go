@@ -82,7 +82,8 @@ func serverURL(to dnshedge.DialTarget) (url.URL, error) {
 	return url.URL{Scheme: "https", Host: host, Path: path, RawPath: to.Path}, err
 }
 
-// Exchange implements dnshedge.ProtocolConn. If ctx ends, the request is cancelled.
+// Exchange sends a query as an HTTP request, and returns the response. If ctx ends, the request is cancelled. It
+// implements dnshedge.ProtocolConn.
 func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 	watch := c.watchSilence()
 	defer watch.stop()
@@ -93,7 +94,7 @@ func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) 
 	}
 	response, err := c.client.RoundTrip(request)
 	if err != nil {
-		return nil, c.explainHTTP3(ctx, err)
+		return nil, c.explainRequestError(ctx, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -106,7 +107,7 @@ func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) 
 	b, err := io.ReadAll(io.LimitReader(response.Body, maxMessage))
 	switch {
 	case err != nil:
-		return nil, c.explainHTTP3(ctx, err)
+		return nil, c.explainRequestError(ctx, err)
 	case len(b) == maxMessage:
 		return nil, errExtraData
 	case len(b) < headerLen:
@@ -115,7 +116,8 @@ func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) 
 	return b, nil
 }
 
-// sendRootQuery implements upstreamConn.sendQuery. A request that gets no stream soon is cancelled.
+// sendRootQuery sends a probe, a query for the servers of the root, and waits for the response until ctx ends. It gives
+// up if the server permits no further stream within 100 ms (streamTimeout). It is the sendQuery of this upstreamConn.
 func (c *http3Conn) sendRootQuery(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -128,7 +130,8 @@ func (c *http3Conn) sendRootQuery(ctx context.Context) {
 	_, _ = c.Exchange(httptrace.WithClientTrace(ctx, trace), rootQuery)
 }
 
-// newRequest returns the request for a query: a GET request that caches may answer, or a POST request.
+// newRequest returns the HTTP request for a query: with POST if Upstream.Post is set, and otherwise with GET, so that
+// HTTP caches may answer it.
 func (c *http3Conn) newRequest(ctx context.Context, query []byte) (*http.Request, error) {
 	u, method, body := c.url, http.MethodGet, io.Reader(nil)
 	if c.post {
@@ -148,9 +151,9 @@ func (c *http3Conn) newRequest(ctx context.Context, query []byte) (*http.Request
 	return request, nil
 }
 
-// explainHTTP3 returns the error of a request that has failed with err: the cause of ctx if ctx has ended, or the reason for
-// which this side has ended the connection.
-func (c *http3Conn) explainHTTP3(ctx context.Context, err error) error {
+// explainRequestError converts the error of a failed request to the one for the caller. That is the reason for which this
+// side has ended the connection, if it has, or else the cause of ctx, if ctx has ended. Otherwise it is err.
+func (c *http3Conn) explainRequestError(ctx context.Context, err error) error {
 	if f := c.failure.Load(); f != nil {
 		return *f
 	}

@@ -114,7 +114,8 @@ func listen(address string, config *tls.Config, alpn string, quicConfig *quicgo.
 // Addr returns the address of the listener.
 func (l *Listener) Addr() net.Addr { return l.socket.LocalAddr() }
 
-// Serve implements forward.Listener.
+// Serve answers the queries on all connections with h, until Shutdown is called. It then returns
+// dnshedge.ErrServerClosed. A forward.Forwarder calls it once.
 func (l *Listener) Serve(h *forward.QueryHandler) error {
 	inner, err := l.start(h)
 	if err != nil {
@@ -178,8 +179,8 @@ func (l *Listener) serveConn(conn *quicgo.Conn) {
 	l.serve(c)
 }
 
-// closeCode returns the code that ends a connection in place of code: an error code of HTTP/3 (RFC 9114 §8.1) if the
-// listener serves HTTP/3.
+// closeCode converts an error code of DNS over QUIC to the code with which the listener closes a connection. For an
+// HTTP/3 listener this is the HTTP/3 code with the same meaning (RFC 9114 §8.1).
 func (l *Listener) closeCode(code errorCode) quicgo.ApplicationErrorCode {
 	if l.tls.NextProtos[0] != alpnHTTP3 {
 		return quicgo.ApplicationErrorCode(code)
@@ -196,7 +197,8 @@ func (l *Listener) closeCode(code errorCode) quicgo.ApplicationErrorCode {
 	}
 }
 
-// addConn adds an open connection. It returns false if the listener is closing.
+// addConn adds a connection to those that Shutdown closes and waits for. It returns false, without adding c, if Shutdown
+// has been called.
 func (l *Listener) addConn(c *serverConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -215,7 +217,8 @@ func (l *Listener) removeConn(c *serverConn) {
 	l.wg.Done()
 }
 
-// Shutdown implements forward.Listener.
+// Shutdown refuses new connections, answers the queries that were received before, and then closes all connections and
+// the socket. If ctx ends first, it closes the connections at once and returns the cause of ctx.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	l.mu.Lock()
 	l.closing = true
@@ -255,14 +258,16 @@ type serverConn struct {
 	lastAnswer time.Time  // when the last response was ready to be written
 }
 
-// beginQuery does as beginStream, and postpones the end of a connection without queries.
+// beginQuery counts a new query of the connection, and restarts the timer that closes connections without queries. It
+// returns false if the connection accepts no more queries. Otherwise the caller must call endQuery when the query has
+// ended.
 func (c *serverConn) beginQuery() bool {
 	c.unusedTimer.Reset(unusedTime)
 	return c.beginStream()
 }
 
-// beginStream counts the stream of a query, which the caller must end by endQuery. It returns false if the connection accepts
-// no more queries.
+// beginStream counts a new stream, which carries one query or request. It returns false if the connection accepts no more
+// of them. Otherwise the caller must call endQuery when the stream has ended.
 func (c *serverConn) beginStream() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,16 +287,19 @@ func (c *serverConn) endQuery() {
 	}
 }
 
-// recordAnswer records that a response is ready to be written.
+// recordAnswer records the present time as that of the last response. closeToFreeSlot closes an idle connection only some
+// time after it, so that the client receives that response.
 func (c *serverConn) recordAnswer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lastAnswer = time.Now()
 }
 
-// closeToFreeSlot makes the connection end, because another one needs its slot. inUse is true if a query is being answered. If
-// not, the connection ends when the client has had time to receive the last response, and a query that has arrived only in
-// part is lost.
+// closeToFreeSlot makes the connection end, because the limit of connections is reached and a new connection needs its
+// place. If inUse is true, it ends when the queries that are being answered have their responses.
+//
+// If inUse is false, the connection ends when the client has had time to receive the last response. A query that has
+// arrived only in part is then lost.
 func (c *serverConn) closeToFreeSlot(inUse bool) {
 	if inUse {
 		go c.drain()
@@ -303,7 +311,8 @@ func (c *serverConn) closeToFreeSlot(inUse bool) {
 	go c.finish(c.lastAnswer)
 }
 
-// drain makes the connection end after its present responses. Further calls have no effect.
+// drain makes the connection refuse new queries, and close when its present queries are answered. Further calls have no
+// effect.
 func (c *serverConn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -38,20 +38,22 @@ func dialDoQ(ctx context.Context, to dnshedge.DialTarget) (dnshedge.ProtocolConn
 	return conn, nil
 }
 
-// Exchange implements dnshedge.ProtocolConn. The query has a stream of its own. If ctx ends, the server is told to stop
-// (RFC 9250 §4.3.1). If the server violates the protocol, the connection ends.
+// Exchange sends a query over a stream of its own, and returns the response. It implements dnshedge.ProtocolConn. If ctx
+// ends, the server is asked to send no response (RFC 9250 §4.3.1). If the server violates the protocol, the connection is
+// closed.
 func (c doqConn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 	if err := checkMessage(query); err != nil {
 		return nil, err
 	}
 	stream, err := c.OpenStreamSync(ctx)
 	if err != nil {
-		return nil, c.explain(err)
+		return nil, c.explainQueryError(err)
 	}
 	return c.exchangeOver(ctx, stream, query)
 }
 
-// sendRootQuery implements upstreamConn.sendQuery.
+// sendRootQuery sends a probe, a query for the servers of the root, and waits for the response until ctx ends. It does
+// nothing if the server permits no further stream. It is the sendQuery of this upstreamConn.
 func (c doqConn) sendRootQuery(ctx context.Context) {
 	stream, err := c.OpenStream()
 	if err != nil {
@@ -61,7 +63,7 @@ func (c doqConn) sendRootQuery(ctx context.Context) {
 	_, _ = c.exchangeOver(ctx, stream, rootQuery)
 }
 
-// exchangeOver sends a query over a stream of its own, and returns the response.
+// exchangeOver sends a query over the new stream, which carries no other query, and returns the response.
 func (c doqConn) exchangeOver(ctx context.Context, stream *quicgo.Stream, query []byte) ([]byte, error) {
 	watch := c.watchSilence()
 	defer watch.stop()
@@ -73,10 +75,10 @@ func (c doqConn) exchangeOver(ctx context.Context, stream *quicgo.Stream, query 
 	defer cancel()
 	if err := writeMessage(stream, query); err != nil {
 		if stopped := (*quicgo.StreamError)(nil); errors.As(err, &stopped) && stopped.Remote {
-			err = c.violation(errStopSending)
+			err = c.abortForViolation(errStopSending)
 		}
 		stream.CancelRead(quicgo.StreamErrorCode(codeRequestCancelled))
-		return nil, c.explain(err)
+		return nil, c.explainQueryError(err)
 	}
 	response, err := readMessage(stream, func(int) error { return nil })
 	if err == nil {
@@ -87,11 +89,11 @@ func (c doqConn) exchangeOver(ctx context.Context, stream *quicgo.Stream, query 
 		go c.finishStream(stream)
 		return response, nil
 	case isViolation(err):
-		return nil, c.violation(err)
+		return nil, c.abortForViolation(err)
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
-	return nil, c.explain(err)
+	return nil, c.explainQueryError(err)
 }
 
 // writeMessage writes the message m to the stream, and ends the sending side of the stream.
@@ -111,20 +113,20 @@ func isViolation(err error) bool {
 	return false
 }
 
-// violation ends the connection because the server has violated the protocol, and returns err.
-func (c doqConn) violation(err error) error {
-	c.fail(quicgo.ApplicationErrorCode(codeProtocolError), err)
+// abortForViolation closes the connection because the server has violated RFC 9250, and returns err, the violation.
+func (c doqConn) abortForViolation(err error) error {
+	c.abort(quicgo.ApplicationErrorCode(codeProtocolError), err)
 	return err
 }
 
-// finishStream reads the end of a stream after its response, so that its resources become free. The server must send the
-// end, and no second response.
+// finishStream reads the end of a stream after its response, so that package quic-go frees the stream. The connection is
+// closed if the server does not send the end in time, or sends more data.
 func (c doqConn) finishStream(stream *quicgo.Stream) {
 	_ = stream.SetReadDeadline(time.Now().Add(endTimeout))
 	switch err := readEnd(stream); {
 	case err == errExtraData:
-		_ = c.violation(err)
+		_ = c.abortForViolation(err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		_ = c.violation(errNoStreamEnd)
+		_ = c.abortForViolation(errNoStreamEnd)
 	}
 }
