@@ -128,11 +128,12 @@ func clientAddress(at net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// admitQuery decides how the DNS server handles a query from the network address at. Over UDP, a client outside the
-// access list gets REFUSED, a response no longer than its query. A query above the rate limit gets no response over
-// UDP, so the client sends it again.
+// admitQuery decides whether a Server answers, refuses or ignores a query from the network address at. Over UDP, a client
+// outside the access list gets REFUSED, a response no longer than its query. A query above the rate limit gets no
+// response over UDP, so the client sends it again.
 //
-// Over a connection, a query above the rate limit waits. If the wait would exceed maxWait, the connection is closed.
+// Over a connection, admitQuery waits until the rate limit permits the query. If the wait would exceed one second
+// (maxWait), it returns Ignore, which closes the connection.
 func (a *accessControl) admitQuery(at net.Addr) dnshedge.Verdict {
 	if _, udp := at.(*net.UDPAddr); !udp {
 		wait := a.reserveQuestion(at)

@@ -5,8 +5,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// clientParts holds the parts of a Forwarder with saved state and statistics: the Client that answers queries, the
-// Client that sends queries to upstream servers, and the resolver or the validator if there is one.
+// clientParts holds the parts of a Forwarder whose state is saved and whose statistics are reported. They are the Client
+// that answers queries, the Client that queries upstream servers, and the resolver or validator, if there is one.
 type clientParts struct {
 	client    *dnshedge.Client // answers the forwarder's clients
 	upstreams *dnshedge.Client // asks servers; without a validator it is equal to client
@@ -25,8 +25,8 @@ type resolver interface {
 // that this package calls, so that programs without validation do not link package dnssec.
 type validator interface{ Stats() observe.RecursorStats }
 
-// newClientParts returns the parts of the Client c. It finds them in the field Exchanger of c, and behind a validator
-// there.
+// newClientParts finds the parts behind the Client c. Its Exchanger may be a resolver, or a validator. A validator may
+// wrap a second Client, which queries the upstream servers. Without one, that Client is c itself.
 func newClientParts(c *dnshedge.Client) clientParts {
 	parts := clientParts{client: c, upstreams: c}
 	switch e := c.Exchanger.(type) {

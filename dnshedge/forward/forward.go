@@ -154,8 +154,8 @@ func (c *Config) validate() error {
 	return c.validateListenAddresses()
 }
 
-// validateListenAddresses returns an error that names the first address without a port, or nil. Package net would choose a
-// port, and all addresses of the machine for an empty text.
+// validateListenAddresses returns an error that names the first address without a port, or nil. For a missing port,
+// package net would choose one; for an empty address, it would listen on all addresses of the machine.
 func (c *Config) validateListenAddresses() error {
 	for _, list := range []struct {
 		field     string
@@ -188,8 +188,8 @@ type Forwarder struct {
 	state        map[string]stateStore // to save, by the name of the file
 }
 
-// A service is an open listener or UDP socket of a Forwarder. Its function serve answers the queries of clients until
-// the shutdown. The Closer is nil for a Listener of another module.
+// A service is an open listener or UDP socket of a Forwarder. Its function serve answers the queries of clients until the
+// shutdown. The Closer, which closes it after a failed New, is nil for a Listener of another module.
 type service struct {
 	io.Closer
 	serve func() error
@@ -231,7 +231,7 @@ func New(conf Config) (*Forwarder, error) {
 		}
 		return nil, err
 	}
-	f.serveListeners()
+	f.addListeners()
 	return f, nil
 }
 
@@ -280,14 +280,16 @@ func (f *Forwarder) openListeners() error {
 	return nil
 }
 
-// newDoHHandler returns a handler that limits its requests apart from those of other handlers.
+// newDoHHandler returns a handler for DNS over HTTPS. Each handler has its own limit of open requests, so that requests
+// to one do not count for another.
 func (f *Forwarder) newDoHHandler() *dohHandler {
 	requests := &clientLimiter{maxPerClient: maxRequestsOfClient, maxTotal: maxRequests, byClient: make(map[netip.Addr]int)}
 	return &dohHandler{server: f.webServer, access: &f.access, requests: requests}
 }
 
-// serveListeners adds the Listeners of the configuration to f.services.
-func (f *Forwarder) serveListeners() {
+// addListeners adds Config.Listeners to f.services, each with a QueryHandler that counts the connections of each client
+// to this Listener.
+func (f *Forwarder) addListeners() {
 	all := QueryHandler{access: &f.access, server: f.server, closing: f.closing, slots: connlimit.New(f.conf.Limits.Conns), web: f.newDoHHandler()}
 	for _, l := range f.conf.Listeners {
 		h := all

@@ -113,7 +113,9 @@ type limitedConn struct {
 	writeFailed         atomic.Bool     // a Write has failed
 }
 
-// acquireSlot gets a slot of the listener g for the connection. It returns false if the connection must be closed.
+// acquireSlot acquires one of the listener's places for open connections, which Close releases. It may block until a
+// place is free, and returns false if the connection must be closed instead. Without a limit (slots is nil) it returns
+// true.
 func (c *limitedConn) acquireSlot(g *limitedListener) (ok bool) {
 	if g.slots == nil {
 		return true
@@ -167,8 +169,8 @@ func (c *limitedConn) closeToFreeSlot(inUse bool) {
 	}
 }
 
-// limitedConnOf returns the limitedConn beneath c, which must be a TLS connection from the HTTPS listener of a
-// Forwarder.
+// limitedConnOf returns the accepted connection beneath c, to report its use to the connection limiter. c must be a TLS
+// connection from the HTTPS listener of a Forwarder.
 func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*limitedConn) }
 
 // lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
@@ -197,13 +199,14 @@ func trackConnUse(conn net.Conn, is http.ConnState) {
 // connContextKey is the context key under which the HTTPS server stores the connection of a request, a *limitedConn.
 type connContextKey struct{}
 
-// withLimitedConn returns a context for the requests of the connection c, from which announceClose gets the connection.
+// withLimitedConn returns a context for the HTTP requests of the connection c. announceClose finds the connection in that
+// context.
 func withLimitedConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connContextKey{}, limitedConnOf(c))
 }
 
-// announceClose adds the header "Connection: close" to a response if another connection needs the slot of this
-// connection. Over HTTP/2, the connection then ends when all its requests are answered.
+// announceClose adds the header "Connection: close" to a response if the connection must end, because a new connection
+// needs its place. Over HTTP/2, the connection then ends when all its requests are answered.
 func announceClose(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connContextKey{}).(*limitedConn); ok && c.closesAfterResponse.Load() {
 		w.Header().Set("Connection", "close")

@@ -40,9 +40,11 @@ func (h *QueryHandler) IsAllowed(client net.Addr) bool {
 	return h.access.allowed.Contains(clientAddress(client))
 }
 
-// AdmitConn counts a new connection of an allowed client. It returns false if the client has Limits.ConnsPerClient
-// connections to this Listener. The address of the client must have been validated, so that nobody can use up the
-// connections of others. The caller must call Close when the connection has ended.
+// AdmitConn counts a new connection of an allowed client, and returns its ClientConn and true. It returns false if the
+// client has Limits.ConnsPerClient connections to this Listener: the new one must then be closed. The caller must call
+// ClientConn.Close when the connection has ended.
+//
+// The address of the client must have been validated, so that nobody can use up the connections of others.
 func (h *QueryHandler) AdmitConn(client net.Addr) (*ClientConn, bool) {
 	c := &ClientConn{handler: h, client: connlimit.ClientAddress(client)}
 	if a, ok := client.(interface{ AddrPort() netip.AddrPort }); ok {
@@ -55,8 +57,8 @@ func (h *QueryHandler) AdmitConn(client net.Addr) (*ClientConn, bool) {
 	return c, true
 }
 
-// A ClientConn is a connection of a client, which QueryHandler.AdmitConn has counted. Its ServeHTTP answers requests for
-// DNS over HTTPS. It is safe for concurrent use.
+// A ClientConn represents one connection of a client to a Listener. QueryHandler.AdmitConn returns it, and the Listener
+// passes the queries of the connection to it: to Answer, or over HTTP to ServeHTTP. It is safe for concurrent use.
 type ClientConn struct {
 	handler *QueryHandler
 	client  netip.Addr // identifies the client
@@ -71,9 +73,9 @@ type ClientConn struct {
 
 var _ http.Handler = (*ClientConn)(nil)
 
-// Start counts the connection among those of all clients (Limits.Conns), and must be called before queries are answered.
-// It may block, but not after a call of Close, which must be called even meanwhile if the connection ends. It returns
-// false if the connection must be closed, or has been closed by Close.
+// Start acquires one of the Limits.Conns places for open connections, and must be called before queries are answered. It
+// returns false if the connection must be closed. It may block until a place is free. Close, which the Listener must call
+// when the connection ends meanwhile, ends the wait.
 //
 // leave is called when another connection needs the place of this one. It must make the connection end: at once if inUse
 // is false, and otherwise when its queries are answered. It must not block.
@@ -92,8 +94,9 @@ func (c *ClientConn) Start(leave func(inUse bool)) bool {
 	return true
 }
 
-// Answer answers a query in wire format, and blocks until there is a response: see dnshedge.Server.AnswerQuery. The result
-// is nil if the connection must be closed, because the client asks too much, or because the Forwarder shuts down.
+// Answer answers a query in wire format, and blocks until there is a response: see dnshedge.Server.AnswerQuery. If the
+// result is nil, the caller must close the connection: query is not a query, the client asks too much, or the Forwarder
+// shuts down.
 func (c *ClientConn) Answer(query []byte) []byte {
 	c.slot.BeginUse()
 	defer c.slot.EndUse()
@@ -108,7 +111,8 @@ func (c *ClientConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.handler.web.ServeHTTP(w, r)
 }
 
-// Close records that the connection has ended. Further calls have no effect.
+// Close releases the connection's place among the open connections. The caller must call it when the connection has
+// ended. Further calls have no effect.
 func (c *ClientConn) Close() {
 	c.cancel()
 	c.mu.Lock()

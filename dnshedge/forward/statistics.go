@@ -27,8 +27,8 @@ func MetricsHandler(prefix string, c *dnshedge.Client) http.Handler {
 	})
 }
 
-// writeMetrics writes the metrics of all parts to w, in the text format of Prometheus. Each name begins with prefix and
-// an underscore.
+// writeMetrics writes the statistics of a Client, and of its resolver or validator, to w in the text format of
+// Prometheus. The name of each metric begins with prefix and an underscore.
 func writeMetrics(w io.Writer, prefix string, parts clientParts) {
 	client, upstreams := parts.client.Stats(), parts.upstreams.Stats()
 	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
@@ -71,8 +71,8 @@ func writeMetrics(w io.Writer, prefix string, parts clientParts) {
 	writeUpstreamMetrics(w, prefix, upstreams.Upstreams)
 }
 
-// writeUpstreamMetrics writes the metrics of each upstream server to w, in the text format of Prometheus. The label
-// upstream names the server, and prefix begins each name.
+// writeUpstreamMetrics writes the metrics of each upstream server to w, in the text format of Prometheus. Their label
+// upstream is the server's address. The name of each metric begins with prefix and an underscore.
 func writeUpstreamMetrics(w io.Writer, prefix string, upstreams []observe.DNSUpstreamStats) {
 	for i, m := range []metric{
 		{"upstream_queries_total", "counter", "Queries sent to a server.", 0},
@@ -97,7 +97,7 @@ func countBogus(s observe.RecursorStats) (n int64) {
 }
 
 // securityMetrics returns metrics that count the results of DNSSEC validation in s: secure, insecure and bogus answers.
-// Each name begins with prefix.
+// Their names begin with prefix and an underscore.
 func securityMetrics(prefix string, s observe.RecursorStats) []metric {
 	return []metric{
 		{prefix + "_secure_total", "counter", "Answers with a valid signature.", s.Secure},
@@ -109,7 +109,8 @@ func securityMetrics(prefix string, s observe.RecursorStats) []metric {
 // roundDuration rounds d to 10 µs, for reports.
 func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// WriteReport writes the statistics of MetricsHandler as text for people. The format may change.
+// WriteReport writes the statistics of c, and of its resolver or validator, to w as text for people. c must not be nil.
+// The format may change.
 func WriteReport(w io.Writer, c *dnshedge.Client) {
 	parts := newClientParts(c)
 	client, upstreams := c.Stats(), parts.upstreams.Stats()
@@ -137,8 +138,8 @@ func WriteReport(w io.Writer, c *dnshedge.Client) {
 	}
 }
 
-// reportSecurity writes a line to w with the numbers of secure, insecure and bogus answers in s, the results of DNSSEC
-// validation.
+// reportSecurity writes one line of WriteReport to w: the results of DNSSEC validation in s. They are the numbers of
+// secure, insecure and bogus answers.
 func reportSecurity(w io.Writer, s observe.RecursorStats) {
 	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

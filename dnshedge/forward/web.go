@@ -38,9 +38,9 @@ func newHTTPServer(h http.Handler) *httpServer {
 	return s
 }
 
-// trackNewConns is the callback of the server for changes of a connection's state (http.Server.ConnState). It records
-// connections that have not sent a request. The shutdown of net/http would wait five seconds for the first request on
-// each of them.
+// trackNewConns is the callback for changes of a connection's state (http.Server.ConnState). It records which open
+// connections have not sent a request yet, so that shutDown can close them. Otherwise the shutdown of net/http would wait
+// five seconds for the first request on each.
 func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	s.mu.Lock()
 	if is == http.StateNew {

@@ -122,7 +122,8 @@ func (w *hostWatcher) watchHost() {
 	}
 }
 
-// sendResult passes f to updateConn. It gives up when the resolver is closed.
+// sendResult passes f to the goroutine of updateConn, which reports it to gRPC. It drops f if the resolver is closed
+// meanwhile.
 func (w *hostWatcher) sendResult(f watchResult) {
 	select {
 	case w.found <- f:
