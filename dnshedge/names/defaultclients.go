@@ -9,7 +9,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 )
 
-// defaultClients creates the Client for a Names whose field Exchanger is nil. It is safe for concurrent use.
+// defaultClients provides the Client for lookups of a Names whose field Exchanger is nil. It is safe for concurrent use.
 type defaultClients struct {
 	hosts string // path of the hosts file
 
@@ -34,7 +34,8 @@ func (o *defaultClients) getClient() *dnshedge.Client {
 	return c
 }
 
-// hasHostsFile reports whether the hosts file exists. It returns true if that cannot be determined.
+// hasHostsFile reports whether the hosts file exists. It returns true if that cannot be determined, so that a Client
+// reports the error.
 func (o *defaultClients) hasHostsFile() bool {
 	_, err := os.Stat(o.hosts)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -142,11 +142,11 @@ func (d *hostDial) contextError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
-// nextAddress returns the address to dial next, or the zero Addr if there is none now. changed is closed when a lookup
-// has ended or published addresses. The caller should then call nextAddress again.
+// nextAddress returns the address to dial next, or the zero Addr if every known address was dialled. changed is closed
+// when a lookup finds addresses or ends: the caller should then call nextAddress again.
 //
-// If all addresses have failed, nextAddress starts a lookup, or lets it start when MinTTL has passed. The caller should
-// then wait for the duration wait, and give up if wait is 0 or less.
+// If all addresses have failed, nextAddress also makes a new lookup due. The caller should then wait for changed, at most
+// for the duration wait, and give up if wait is 0 or less.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
@@ -170,7 +170,8 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 	return ip, h.changed, wait
 }
 
-// startAttempt starts a dial to the address ip. If the call of DialContext ends before, the connection is closed.
+// startAttempt starts a dial to the address ip in the background. Its result arrives in d.dials. A connection that is
+// made after the end of DialContext is closed.
 func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	d.tried[ip] = len(d.tried)
 	d.pending = append(d.pending, ip)
@@ -251,9 +252,11 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress tracks the connection c to the IP address ip, so that it can be drained when a host loses the address.
-// ctx has the host if the request was sent through Drain. Otherwise the hosts are those for which LookupNetIP has
-// returned ip. It returns the wrapper of trackConn, or c itself if no host has the address.
+// trackByAddress tracks a connection that was dialled by IP address, so that Drain can close it when a host loses the
+// address. Its hosts are those for which LookupNetIP has returned ip. If the request was sent through Drain, ctx has the
+// request's host. If that host has the address, it is the only one.
+//
+// The result is the wrapper that trackConn returns, or c itself if no host has the address.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostContextKey{}).(string)
 	n.init()
@@ -269,7 +272,7 @@ func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) n
 	return n.trackConn(c, ip, hosts)
 }
 
-// recordClosed ends the tracking of the connection, because Close was called. Only the first call has an effect.
+// recordClosed removes the connection from its hosts, because it is closed. Only the first call has an effect.
 func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()
@@ -284,7 +287,8 @@ func (t *connTracking) recordClosed() {
 	})
 }
 
-// getTracking returns t. Connection types that embed a connTracking get this method, by which trackingOf recognizes them.
+// getTracking returns t. Connection types that embed a *connTracking inherit this method, and trackingOf calls it to find
+// the record of a connection.
 func (t *connTracking) getTracking() *connTracking { return t }
 
 // A conn is a tracked connection that is neither a *net.TCPConn nor a *net.UDPConn.

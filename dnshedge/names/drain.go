@@ -63,8 +63,8 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	return &drainingTransport{n, rt}
 }
 
-// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt, and makes them close
-// connections that are to be drained.
+// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt. Requests to a host with
+// connections to drain close their connection, so that new connections go to the host's present addresses.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
@@ -81,7 +81,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 		return d.rt.RoundTrip(req)
 	}
 	name := req.URL.Hostname()
-	closes, ok := d.n.shouldClose(name)
+	closes, ok := d.n.decideClosing(name)
 	once := req.Body != nil && req.Body != http.NoBody && req.GetBody == nil
 	shared := d.n.returned.shared.Load() > 0
 	if !ok && !once && !shared {
@@ -170,8 +170,9 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	return true
 }
 
-// recordReturned records that RoundTrip has returned with the error err: from now on, Close closes the body. It closes
-// the body itself if Close was called before without effect, or if RoundTrip failed without reading the body.
+// recordReturned records that RoundTrip has returned, with the error err. From now on, Close closes the body, as callers
+// of RoundTrip expect. The body is closed at once if Close was called before, or if RoundTrip failed without reading the
+// body.
 func (b *retryableBody) recordReturned(err error) {
 	b.mu.Lock()
 	b.hasReturned = true
@@ -183,9 +184,10 @@ func (b *retryableBody) recordReturned(err error) {
 	}
 }
 
-// shouldClose reports how Drain must send a request to the host name. ok is true if the host has connections to be
-// drained, so that Drain must call recordUse. closes is true if the request must close its connection.
-func (n *Names) shouldClose(name string) (closes, ok bool) {
+// decideClosing decides, for a request to the host name, whether its connection must close after it. ok is false if the
+// host has no connections to drain: Drain then does nothing special. Otherwise it must call recordUse, and closes is true
+// if the connection must close.
+func (n *Names) decideClosing(name string) (closes, ok bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
 	}
@@ -202,9 +204,9 @@ func (n *Names) shouldClose(name string) (closes, ok bool) {
 	return now.Before(h.closeUntil), true
 }
 
-// recordUse records that a request to the host name uses the connection c. closes is true if the request closes c.
-// If c is to be drained and the request does not close it, recordUse makes the next request to the host close its
-// connection.
+// recordUse records that a request to the host name is sent over the connection c. closes is true if c closes after the
+// request. If c is to be drained and stays open, recordUse makes the next request to the host close its connection, which
+// may be c.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -243,9 +245,11 @@ func trackingOf(c net.Conn) *connTracking {
 	}
 }
 
-// shouldDrain reports whether connections to the address a are to be drained, because the host no longer has the
-// address. If removed addresses of the host often return, it is true only after a was absent for five minutes
-// (rotationDelay). The caller must hold mu.
+// shouldDrain reports whether connections to the address a are to be closed, because the host no longer has the address.
+// The caller must hold mu.
+//
+// If addresses of the host are often removed and return, each answer probably has only a part of them. The result is then
+// true only if a has been absent for five minutes (rotationDelay).
 func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	if a.removedAt.IsZero() {
 		return false
@@ -263,8 +267,8 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining sets the field draining to whether the host has connections to drain, and counts these hosts in
-// Names.drainingHosts. The caller must hold mu.
+// updateDraining determines anew whether the host has connections to drain. It stores the result in the field draining,
+// and adjusts Names.drainingHosts, the number of such hosts. The caller must hold mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
@@ -278,8 +282,8 @@ func (h *host) updateDraining(now time.Time) {
 	}
 }
 
-// hasConnsToDrain reports whether the host has a connection to drain that no request has begun to close within the last
-// minute. The caller must hold mu.
+// hasConnsToDrain reports whether the host has an open connection to an address that it has lost. Connections that a
+// request of the last minute closes do not count. The caller must hold mu.
 func (h *host) hasConnsToDrain(now time.Time) bool {
 	for _, a := range h.addrs {
 		if !h.shouldDrain(a, now) {
@@ -294,8 +298,9 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// closeIdleConnsAfter closes idle connections after the duration d, in all transports that Drain wraps. It repeats that at
-// growing intervals until the host has no connections to drain. The caller must hold mu.
+// closeIdleConnsAfter starts a timer that closes the idle connections of all transports that Drain wraps, after the
+// duration d. The timer repeats that at growing intervals, until the host has no connections to drain. The caller must
+// hold mu.
 func (h *host) closeIdleConnsAfter(d time.Duration) {
 	stopAndClear(&h.closeIdleTimer)
 	h.closeIdleTimer = time.AfterFunc(d, func() {

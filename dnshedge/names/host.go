@@ -78,8 +78,8 @@ type portHealth struct {
 	reached bool      // the last completed dial succeeded
 }
 
-// portHealthOf returns the state of a port, and creates it if necessary. If 16 states (maxPorts) are stored, it
-// forgets them first. The caller must hold Names.mu.
+// portHealthOf returns the state of dials to a port of the address, and creates it if necessary. An address has at most
+// 16 states (maxPorts): one more replaces all of them. The caller must hold Names.mu.
 func (a *hostAddress) portHealthOf(port string) *portHealth {
 	s := a.ports[port]
 	if s == nil {
@@ -127,9 +127,11 @@ func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitDeadline returns the time until which a caller waits for this lookup, if the host already has addresses.
-// hasWanted is true if it has addresses of a family that the caller wants. After the first result this caller waits at
-// most 50 ms for the other family.
+// waitDeadline returns the time until which a caller waits for the lookup if the host already has addresses. That is the
+// lookup's patience. It is 50 ms after the first result, if that is earlier and hasWanted is true.
+//
+// hasWanted is true if the caller waits for all the families that it wants, and the host has an address of at least one
+// of them.
 func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.patience) {
 		return end
@@ -137,7 +139,7 @@ func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
 	return l.patience
 }
 
-// isKnown reports whether a lookup of the host has found addresses.
+// isKnown reports whether the host has addresses, which an earlier lookup has found.
 func (h *host) isKnown() bool { return h.version > 0 }
 
 // hasFamilies reports whether the host has an address of at least one of the families in want.
@@ -201,8 +203,8 @@ func (h *host) armLookupTimer(now time.Time) {
 	})
 }
 
-// expireAddresses ends the TTL of the host's addresses, which remain in use. The next lookup is then due now, or MinTTL
-// after the last lookup if that is later. The caller must hold mu.
+// expireAddresses makes the next lookup due before the TTL of the addresses has ended: at once, or MinTTL after the last
+// lookup if that is later. The addresses remain in use. The caller must hold mu.
 func (h *host) expireAddresses(now time.Time) {
 	due := h.lastLookup.Add(h.n.minTTL())
 	if due.Before(now) {
@@ -263,13 +265,14 @@ func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bo
 	return false
 }
 
-// hasAddresses reports whether a result has at least one address.
+// hasAddresses reports whether a lookup, whose results for IPv4 and IPv6 are given, has found at least one address.
 func hasAddresses(both [2]*lookup.FamilyResult) bool {
 	return slices.ContainsFunc(both[:], func(f *lookup.FamilyResult) bool { return f != nil && len(f.Addrs) > 0 })
 }
 
-// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It frees the slot when the lookup
-// ends, or after a second. It does nothing if no caller waits for the lookup any more before there is a slot.
+// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It keeps the slot for at most one
+// second, so that slow lookups do not delay those of other hosts. If no caller waits for the lookup any more when the
+// slot is free, runLookup does nothing.
 func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -288,8 +291,8 @@ func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState)
 	}
 }
 
-// beginLookup marks the lookup l as started and returns true. It returns false if no caller waits for the lookup any
-// more. The caller must then not perform it.
+// beginLookup marks the lookup l, which has acquired a slot, as started, and returns true. It returns false if no caller
+// waits for the lookup any more: it must then not be performed.
 func (h *host) beginLookup(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -451,7 +454,7 @@ func (h *host) trimAddresses(now time.Time) {
 	}
 }
 
-// dropAddress removes the state of an address from the host. The caller must hold mu.
+// dropAddress removes an address that the host no longer has, and its state, from memory. The caller must hold mu.
 func (h *host) dropAddress(ip netip.Addr) {
 	delete(h.addrs, ip)
 	h.n.returned.removeHost(ip, h)
@@ -463,8 +466,8 @@ func (h *host) notifyWatchers() {
 	h.changed = make(chan struct{})
 }
 
-// endLookup ends the running lookup, stores its error if it found no address, and schedules the next lookup. both has
-// the results for IPv4 and IPv6.
+// endLookup records the end of the running lookup, whose results for IPv4 and IPv6 are both. It stores the lookup's error
+// if there is no address, schedules the next lookup, and wakes the waiting callers.
 func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -495,8 +498,8 @@ func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 	h.armLookupTimer(now)
 }
 
-// hasFailedFamily reports whether the lookup failed for a family of which the host has addresses. endLookup repeats
-// this lookup soon. The caller must hold mu.
+// hasFailedFamily reports whether a lookup has failed for one family although the host has addresses of that family.
+// endLookup then repeats the lookup soon, without waiting for the TTL of the other family. The caller must hold mu.
 func (h *host) hasFailedFamily(both [2]*lookup.FamilyResult) bool {
 	for i, f := range both {
 		if f.Err != nil && len(h.families[i]) > 0 {
@@ -506,8 +509,8 @@ func (h *host) hasFailedFamily(both [2]*lookup.FamilyResult) bool {
 	return false
 }
 
-// retryDelay returns the delay between a failed lookup and the next lookup. It doubles with each failure in a row, up
-// to a minute.
+// retryDelay returns the time from a failed lookup to the next one: at first one second, or MinTTL if the host has
+// addresses. It doubles with each failure in a row, up to a minute, or to MinTTL if that is longer.
 func (h *host) retryDelay() time.Duration {
 	d := firstRetry
 	if h.isKnown() {
@@ -520,11 +523,11 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// computeExpiry returns the time at which the addresses in the results expire, in the family where that is earlier. TTLs
-// below MinTTL are raised to MinTTL, and TTLs above MaxTTL are lowered to MaxTTL.
+// computeExpiry returns the time at which the addresses in the results expire: that of the family whose TTL ends first.
+// TTLs are raised to MinTTL and lowered to MaxTTL.
 //
-// A TTL below MinTTL may be the remaining TTL in a server's cache. That is assumed if one of the last two TTLs was at
-// least MinTTL. Such a TTL is only raised to a second. computeExpiry stores the TTLs for this comparison in the next call.
+// A TTL below MinTTL is raised to one second only, if one of the two TTLs before was at least MinTTL. It is then probably
+// the remaining TTL in a server's cache. computeExpiry stores the TTLs for this comparison.
 func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.Addrs) == 0 {
@@ -604,14 +607,15 @@ func (h *host) orderAddresses(want addressFamilies, rotation uint, port string) 
 	return out
 }
 
-// compareAddresses compares two addresses of the host by RFC 6724. The result is negative if a is to be dialled before
-// b, positive if b is to be dialled before a, and otherwise 0.
+// compareAddresses compares two addresses of the host by RFC 6724, which orders the destinations of a connection. The
+// result is negative if a is to be dialled before b, positive if b is to be dialled before a, and otherwise 0.
 func (h *host) compareAddresses(a, b netip.Addr) int {
 	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }
 
-// secondFamily returns the index of the family that is dialled second. It is 1 (IPv6) if the best IPv4 address is better
-// than the best IPv6 address, and otherwise 0 (IPv4). The best address of a family must stand first in families.
+// secondFamily returns which address family is dialled second when the families alternate: 0 for IPv4, and 1 for IPv6. It
+// is the family whose best address is worse, and IPv4 if both are equal. The best address of each family must stand first
+// in families.
 func (h *host) secondFamily(families [2][]netip.Addr) int {
 	if len(families[0]) > 0 && len(families[1]) > 0 && h.compareAddresses(families[0][0], families[1][0]) < 0 {
 		return 1

@@ -17,15 +17,16 @@ const (
 	slotTime = time.Second
 )
 
-// A lookupSlots is a semaphore: a send acquires a slot, and a receive releases it.
+// A lookupSlots limits how many lookups run at a time. It is a semaphore: a send acquires a slot, and a receive releases
+// it.
 type lookupSlots chan struct{}
 
-// exchangerSlots are the lookup slots of one Exchanger. New hosts and known hosts have separate slots, so that neither
-// delays the other.
+// exchangerSlots limits how many lookups through one Exchanger run at a time. Hosts without known addresses (new) and
+// hosts with known addresses have separate slots, so that neither delays the other.
 type exchangerSlots struct{ newHosts, knownHosts lookupSlots }
 
-// newExchangerSlots returns new lookup slots for lookups by x. New hosts and known hosts get the same number of slots. It is an
-// eighth of MaxInFlight if x is a Client with that field set, and otherwise 256.
+// newExchangerSlots returns the limits for lookups through the Exchanger x: one number of slots for new hosts, and the
+// same number for known hosts. It is an eighth of MaxInFlight if x is a Client with that field set, and otherwise 256.
 func newExchangerSlots(x dnshedge.Exchanger) exchangerSlots {
 	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {

@@ -240,8 +240,11 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 	}
 }
 
-// Refresh ends the TTL of a host's addresses, as a failed dial does: they are looked up again now, or MinTTL after
-// their last lookup. It does not wait for the lookup. It does nothing if the host is not stored.
+// Refresh makes Names look up a host again, although the TTL of its addresses has not ended: at once, or MinTTL after the
+// last lookup if that is later. The known addresses remain in use meanwhile.
+//
+// A host without connections, dials or watchers is looked up when it is next used. Refresh does not wait for the lookup.
+// It does nothing if the host is not stored.
 func (n *Names) Refresh(host string) {
 	n.init()
 	n.mu.Lock()
@@ -280,12 +283,12 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// acquireKnownHost returns the state of a host that has known addresses. It starts a lookup if one is due, and waits
-// for the lookup as long as useful. If all is true, it waits for the addresses of all families in want, and otherwise
-// for those of any family.
+// acquireKnownHost returns the state of a host that has known addresses. It starts a lookup if the host has none, or if
+// their TTL has ended. If all is true, it waits for the results of all families in want, and otherwise for those of any
+// family.
 //
-// If the host has addresses already, it waits at most one second (lookupPatience), and not at all after a failed
-// lookup. It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call
+// If the host has addresses already, it waits at most one second (lookupPatience), and not at all if the lookup before
+// failed. It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call
 // releaseHost.
 func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
@@ -296,7 +299,8 @@ func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressF
 	return h, err
 }
 
-// awaitHost implements acquireKnownHost. If ctx ends, its error may be that of the last lookup, and not that of ctx.
+// awaitHost does the work of acquireKnownHost: it returns the host with known addresses, after waiting for a lookup if
+// necessary. The only difference is the error if ctx ends: it may be that of the last lookup, or errClosed.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -325,7 +329,8 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	return nil, h.err
 }
 
-// releaseHost ends one use of h, which began with acquireKnownHost or acquireHost. The caller must not hold mu.
+// releaseHost ends one use of h, which began with acquireKnownHost or acquireHost. After the last use, h is not looked up
+// again, and may be removed from memory. The caller must not hold mu.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -345,9 +350,10 @@ func (n *Names) acquireHost(name string) *host {
 	return h
 }
 
-// addUnusedHost puts a host without users at the front of the list of unused hosts. A host without known addresses is
-// removed from memory instead. If the list is too long, the least recently used hosts are removed from memory. The
-// caller must hold mu.
+// addUnusedHost adds a host without users to the list of unused hosts, as the most recently used one. If the list has too
+// many hosts or addresses, the least recently used hosts are removed from memory.
+//
+// A host without known addresses is removed from memory instead. The caller must hold mu.
 func (n *Names) addUnusedHost(h *host) {
 	if h.unusedElement == nil {
 		h.unusedElement = n.unused.PushFront(h)
@@ -371,7 +377,8 @@ func (n *Names) removeUnusedHost(h *host) {
 	}
 }
 
-// forgetHost removes the state of a host from memory. The caller must hold mu.
+// forgetHost removes a host that has no users, and all its addresses, from memory. A later lookup of the host starts
+// anew. The caller must hold mu.
 func (n *Names) forgetHost(h *host) {
 	n.removeUnusedHost(h)
 	delete(n.hosts, h.name)

@@ -9,8 +9,8 @@ import (
 // maxHostsOfAddress is the limit of hosts per address, if LookupNetIP has returned the same address for several hosts.
 const maxHostsOfAddress = 8
 
-// returnedAddresses records the hosts for which LookupNetIP has returned an address. By it, Names finds the hosts of a
-// connection that was dialled by IP address. Names.mu guards its fields.
+// returnedAddresses maps each address that LookupNetIP has returned to the hosts for which it did. By it, Names finds the
+// hosts of a connection that was dialled by IP address. Names.mu guards its fields.
 type returnedAddresses struct {
 	hosts  map[netip.Addr][]*host // at most maxHostsOfAddress; the latest is last
 	shared atomic.Int64           // number of addresses with several hosts; read without a lock
@@ -19,8 +19,8 @@ type returnedAddresses struct {
 // hostContextKey is the context key under which Drain stores the host of a request, for the dial of a connection.
 type hostContextKey struct{}
 
-// addHost records that LookupNetIP has returned the address ip for the host h. If ip has too many hosts, it removes the
-// host that was added first. The caller must hold mu.
+// addHost records that LookupNetIP has returned the address ip for the host h. Eight hosts are stored for an address
+// (maxHostsOfAddress): one more replaces the host that was looked up the longest time ago. The caller must hold mu.
 func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	if len(hosts) > 0 && hosts[len(hosts)-1] == h {
@@ -36,7 +36,8 @@ func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	g.hosts[ip] = append(hosts, h)
 }
 
-// removeHost removes the host h from the hosts of the address ip. The caller must hold mu.
+// removeHost undoes addHost for the address ip and the host h, because h is forgotten or has lost the address. The caller
+// must hold mu.
 func (g *returnedAddresses) removeHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	i := slices.Index(hosts, h)

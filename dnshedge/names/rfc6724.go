@@ -31,8 +31,8 @@ var policies = []struct {
 	{netip.MustParsePrefix("::/0"), 40, 1},
 }
 
-// lookupPolicy returns the precedence and label that the default policy table of RFC 6724 has for an address. The label is
-// compared for equality only.
+// lookupPolicy returns the precedence and label of an address in the default policy table of RFC 6724 §2.1. A higher
+// precedence is preferred. Labels are only compared for equality.
 func lookupPolicy(ip netip.Addr) (precedence, label int) {
 	for _, p := range policies {
 		if p.prefix.Contains(ip.WithZone("")) {
@@ -95,8 +95,8 @@ var unreachableErrnos = [...]syscall.Errno{
 	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
 }
 
-// systemSourceAddress returns the source address that the system uses for packets to ip. It connects a UDP socket, which sends
-// nothing. The result is the zero Addr if there is no route to ip.
+// systemSourceAddress returns the local address from which the system would send packets to ip, or the zero Addr if there
+// is no route. It connects a UDP socket, which sends nothing.
 //
 // An error means that the source cannot be determined now, for example because the process has too many open files.
 func systemSourceAddress(ip netip.Addr) (netip.Addr, error) {
@@ -111,8 +111,8 @@ func systemSourceAddress(ip netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// sourceOf returns the source address of the Dialer's connections to ip. For a net.Dialer, it is the result of
-// systemSourceAddress.
+// sourceOf returns the source address of connections to ip, by which RFC 6724 orders addresses. For a net.Dialer, it is
+// the result of systemSourceAddress.
 //
 // Another Dialer, such as a proxy's, may reach networks that this machine does not reach. For such a Dialer, sourceOf
 // returns ip itself, so that every address counts as reachable.
@@ -123,8 +123,9 @@ func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	return systemSourceAddress(ip)
 }
 
-// sourcesOf returns a map from each address in addrs to its source address. It omits addresses whose source cannot be
-// determined now. The caller must not hold mu, because sourcesOf makes system calls.
+// sourcesOf returns the source address of connections to each address in addrs, as a map. RFC 6724 orders addresses by
+// it. An address whose source cannot be determined now is missing. The caller must not hold mu, because sourcesOf makes
+// system calls.
 func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	sources := make(map[netip.Addr]netip.Addr, len(addrs))
 	for _, ip := range addrs {
@@ -135,9 +136,8 @@ func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	return sources
 }
 
-// setSources stores the source addresses of the host's addresses addrs, which are sorted by them (RFC 6724). If sources
-// lacks an address, its old source remains and is marked as unsure, so that determineSources tries again. The caller
-// must hold mu.
+// setSources stores the source addresses of connections to the host's addresses addrs, by which RFC 6724 orders them. If
+// sources lacks an address, the old source remains, and determineSources tries again later. The caller must hold mu.
 func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr) {
 	for _, ip := range addrs {
 		a := h.addrs[ip]
@@ -152,9 +152,9 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 	}
 }
 
-// determineSources determines from which local address the system would reach each address for which that was impossible
-// before (hostAddress.isSourceUnsure). The order of the addresses depends on it. The caller must hold mu, which is
-// unlocked during the system calls.
+// determineSources repeats the search for the source addresses of connections that could not be determined before
+// (hostAddress.isSourceUnsure). The order in which addresses are dialled depends on them. The caller must hold mu, which
+// is unlocked during the system calls.
 func (h *host) determineSources() {
 	h.hasUnsureSource = false
 	var unsure []netip.Addr
