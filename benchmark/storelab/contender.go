@@ -21,7 +21,7 @@ import (
 	"github.com/gohedge/hedge/rangeread"
 )
 
-// A rangeReader fills p with the bytes of the object at offset off, by a contender.
+// A rangeReader reads the bytes of the object from offset off into p, with the client that is measured.
 type rangeReader func(ctx context.Context, p []byte, off int64) error
 
 // Names of contenders that bounds and tests refer to.
@@ -70,7 +70,7 @@ func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.Rea
 	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// newHTTPStart returns the Start function of a contender that reads by HTTP. wrap makes its transport from a plain one.
+// newHTTPStart returns a function that starts a client that reads by HTTP GET. wrap adds hedging to the store's transport.
 func newHTTPStart(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
 	return func(s *objectStore) (rangeReader, error) {
 		rt, err := wrap(s)
@@ -117,8 +117,7 @@ func (s *objectStore) RoundTrip(req *http.Request) (*http.Response, error) {
 // startPlainReader starts a contender that reads each range by one request, without hedging or retries.
 var startPlainReader = newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
 
-// startParallelParts starts a contender that reads a range by four parallel requests, as the downloader of the AWS SDK
-// does.
+// startParallelParts starts a client that reads a range by four parallel requests, like the downloader of the AWS SDK.
 func startParallelParts(s *objectStore) (rangeReader, error) {
 	const parts = 4
 	s.requestSize = ReadSize / parts
@@ -156,7 +155,8 @@ func newStallTimeoutStarter(minimum time.Duration) func(*objectStore) (rangeRead
 	}
 }
 
-// readRange retries each request whose first byte does not arrive within the timeout.
+// readRange reads the bytes from offset off into p. It repeats the request, after a random pause, until the first byte
+// arrives within the timeout.
 func (t *stallTimeoutClient) readRange(ctx context.Context, p []byte, off int64) error {
 	for maxPause := time.Second; ; maxPause = min(2*maxPause, 30*time.Second) {
 		b, err := t.openBody(ctx, off, int64(len(p)))

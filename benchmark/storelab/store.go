@@ -42,8 +42,7 @@ const (
 // is the case for three reads in ten.
 func IsSlowRead(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
 
-// faultBlockSize is the unit of faults in bytes: the seed determines the faults of all requests that begin in one
-// block.
+// faultBlockSize is the unit of faults in bytes: the seed determines the faults of all requests that begin in a block.
 const faultBlockSize = ReadSize / 4
 
 // An objectStore is a simulated object store with one object, for one contender. It counts requests and bytes.
@@ -71,7 +70,7 @@ func newObjectStore(sc scenario, seed uint64, reads int) *objectStore {
 	}
 }
 
-// openBody requests n bytes at offset off, within the range of one read. It returns when the first byte arrives.
+// openBody requests n bytes at offset off, all from the same range. It returns when the first byte arrives or ctx ends.
 func (s *objectStore) openBody(ctx context.Context, off, n int64) (*responseBody, error) {
 	try := s.attempts[off/faultBlockSize].Add(1) - 1
 	b := &responseBody{
@@ -91,8 +90,8 @@ func (s *objectStore) openBody(ctx context.Context, off, n int64) (*responseBody
 	return b, nil
 }
 
-// drawFaults determines the speed of the body and the position at which it stalls, by random numbers. It returns the
-// delay of the first byte. A stall begins at a multiple of wordSpacing.
+// drawFaults draws the delay until the first byte, which it returns, and sets the position at which the body stalls. In
+// a slow period both the delay and the interval between chunks are longer.
 func (b *responseBody) drawFaults(random *rand.Rand) time.Duration {
 	delay := max(firstByteMean+time.Duration(random.NormFloat64()*float64(firstByteDeviation)), firstByteMean/2)
 	kind, share := random.IntN(faultPeriod), random.Float64()
@@ -165,7 +164,8 @@ func (b *responseBody) Close() error {
 	return nil
 }
 
-// finishRequest counts the bytes that have arrived when the body is closed or the context of the request ends.
+// finishRequest counts the bytes that have arrived so far. It is called when the body is closed or the request's
+// context ends.
 func (b *responseBody) finishRequest() {
 	b.once.Do(func() {
 		sent, now := b.position.Load(), time.Now()

@@ -30,16 +30,15 @@ const (
 	DefaultReads    = 10_000  // of a contender, unless the config has a number
 )
 
-// A Row is the result of one contender. Its calls are reads, in the order of their ranges. The hedges of a call are its
-// requests beyond the first. The winner of a call is 1 if the last byte came by a request that replaced another, else
-// 0.
+// A Row is the result of one client of the object store. A call is a read of one range, in the order of the ranges. The
+// hedges of a call are its requests beyond the first. The winner is 1 if the last byte came by a request that replaced
+// another, else 0.
 type Row struct {
 	lab.Row
 	Traffic []Traffic // of each call
 }
 
-// Traffic is the number of bytes that one read caused: the bytes that its requests asked for, and the bytes that the
-// store sent.
+// Traffic is the number of bytes that one read caused: those that its requests asked for, and those that the store sent.
 type Traffic struct {
 	Asked int64 // by its requests
 	Sent  int64 // by the store until the requests ended
@@ -117,14 +116,13 @@ func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *l
 	return checkContent(p, i*ReadSize)
 }
 
-// wordSpacing is the distance in bytes between the words of the object that depend on their offset. All other bytes are
-// 0.
+// wordSpacing is the distance in bytes between words of the object that depend on their offset. Other bytes are 0.
 const wordSpacing = 4 << 10
 
-// contentWord returns eight bytes of the object at offset off, a multiple of wordSpacing.
+// contentWord returns the eight bytes of the object at offset off, a multiple of wordSpacing. They differ for each offset.
 func contentWord(off int64) uint64 { return uint64(off+8) * 0x9E3779B97F4A7C15 }
 
-// fillContent writes the words of the object at offset off to p, which is 0 elsewhere.
+// fillContent fills p, which must be all zeros, with the bytes of the object from offset off.
 func fillContent(p []byte, off int64) {
 	for at := (wordSpacing - off%wordSpacing) % wordSpacing; at+8 <= int64(len(p)); at += wordSpacing {
 		binary.LittleEndian.PutUint64(p[at:], contentWord(off+at))
