@@ -100,8 +100,7 @@ func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Questio
 	}
 }
 
-// findServedZone returns the closest zone of server s at or above a name, or nil. For a DS record it is the parent
-// zone.
+// findServedZone returns the closest zone of server s at or above a name, or its parent zone for a DS record, or nil.
 func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	if qtype == dns.TypeDS && name != "." {
 		if z := n.findServedZone(s, parentName(name), 0); z != nil {

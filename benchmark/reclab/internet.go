@@ -78,8 +78,7 @@ type internet struct {
 	signatures  sync.Map // of record sets, by signatureKey; made when they are first needed
 }
 
-// An internetPlan has the properties from which newInternet makes a simulated internet. A site is a zone that questions
-// are about.
+// An internetPlan has the properties of a simulated internet. A site is a zone that questions are about.
 type internetPlan struct {
 	seed  uint64
 	sites int  // zones that questions are about
@@ -154,16 +153,17 @@ func (b *internetBuilder) drawUnicastRTT() time.Duration {
 	return b.sampleLognormalRTT(last.median, last.sigma)
 }
 
-// addServer adds a name server. faulty is the probability that it is dead; other faults are less probable.
-func (b *internetBuilder) addServer(name string, rtt time.Duration, faulty float64) *server {
+// addServer adds a name server with the round-trip time rtt. deadShare is the probability that it is dead. It answers
+// SERVFAIL with 0.6 times that probability, and rejects EDNS with 0.2 times that.
+func (b *internetBuilder) addServer(name string, rtt time.Duration, deadShare float64) *server {
 	s := &server{addr: b.nextAddr, name: name, rtt: rtt}
 	b.nextAddr = b.nextAddr.Next()
 	switch x := b.rng.Float64(); {
-	case x < faulty:
+	case x < deadShare:
 		s.fault = dead
-	case x < 1.6*faulty:
+	case x < 1.6*deadShare:
 		s.fault = failing
-	case x < 1.8*faulty:
+	case x < 1.8*deadShare:
 		s.fault = noEDNS
 	}
 	b.servers[s.addr] = s
@@ -259,7 +259,7 @@ func (b *internetBuilder) addTopZones() []*zone {
 	return tlds
 }
 
-// drawTLD draws a top-level domain: com, net, another generic domain, or a country domain.
+// drawTLD draws one of tlds by their shares of real names: com, net, another generic domain, or a country domain.
 func drawTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:
@@ -411,8 +411,8 @@ func (b *internetBuilder) drawTTL() uint32 {
 	return []uint32{20, 60, 300}[b.extraRNG.IntN(3)]
 }
 
-// drawQuestions returns questions about the sites in random order, each once. repeats is the share of questions that
-// repeat an earlier one. Unless the plan p is plain, a fifth are for IPv6 addresses.
+// drawQuestions returns count questions about sites, in random order. repeats is the share that repeats an earlier question.
+// A fifth of the others ask for IPv6 addresses, unless p.plain is set. Some scenarios also ask for names that do not exist.
 func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []question {
 	rng := rand.New(rand.NewPCG(p.seed, 3))
 	order := rng.Perm(len(n.siteNames))
@@ -438,7 +438,7 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	return all
 }
 
-// drawNonexistentNameQuestion returns the k-th question about a name that does not exist, in one of the target zones.
+// drawNonexistentNameQuestion returns the k-th question about a name that does not exist, in a random zone of targetZones.
 func (n *internet) drawNonexistentNameQuestion(rng *rand.Rand, k int) question {
 	z := n.targetZones[rng.IntN(len(n.targetZones))]
 	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}

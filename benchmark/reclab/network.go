@@ -69,7 +69,8 @@ func (n *network) drawRoundTripTime(s *server) (time.Duration, bool) {
 	return time.Duration(ms * 1e6), true
 }
 
-// handleUDPQuery calls send with the response to a query after the round-trip time, unless the exchange is lost.
+// handleUDPQuery answers a query to the server with address to: it calls send with the response after the round-trip
+// time. It does not call send if the query or the response is lost.
 func (n *network) handleUDPQuery(to netip.Addr, query []byte, send func(response []byte)) {
 	n.udp.Add(1)
 	s := n.internet.servers[to]
@@ -85,8 +86,7 @@ func (n *network) handleUDPQuery(to netip.Addr, query []byte, send func(response
 	}
 }
 
-// serveTCPConn answers the queries on c, until the connection ends. handshake is added to the latency of the first
-// answer.
+// serveTCPConn answers queries on c until the connection ends. handshake is added to the latency of the first answer.
 func (n *network) serveTCPConn(c net.Conn, to netip.Addr, handshake time.Duration) {
 	defer c.Close()
 	s := n.internet.servers[to]

@@ -155,7 +155,7 @@ func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questi
 	return row, err
 }
 
-// countVerdicts sets the fields Calls, Failures, Bogus and WrongAD of the row from its questions.
+// countVerdicts counts the questions of the row that failed, and those with a bogus answer or a wrong AD bit.
 func (r *Row) countVerdicts() {
 	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
 	for _, q := range r.Questions {

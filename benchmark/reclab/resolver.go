@@ -40,9 +40,8 @@ type environment struct {
 	network *network
 }
 
-// A configureFunc writes the configuration of a peer to the directory dir, and returns the command that runs the peer.
-// dir already has two files: hints has the addresses of the root servers, and anchor has the DS record of the root's
-// key.
+// A configureFunc writes the configuration of a DNS server of another project to dir, and returns the command that runs
+// it. dir already has the files hints, with the root servers, and anchor, with the DS record of the root's key.
 type configureFunc func(peers dnsserver.Peers, dir string) (*exec.Cmd, error)
 
 var (
@@ -63,7 +62,7 @@ type resolver struct {
 	stats     func() (observe.RecursorStats, error)
 }
 
-// newResolver returns a resolver without functions, which the caller sets.
+// newResolver returns a resolver that cannot be queried yet: the caller sets its functions.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
@@ -147,7 +146,7 @@ func startInProcess(e environment, s librarySettings) (*resolver, error) {
 }
 
 // startResolverProcess starts a resolver program in a network namespace with the servers of the simulated internet.
-// isLibrary says whether the program reports statistics, as this library's does.
+// isLibrary means that the program is this library, which reports its hedges when it ends.
 func startResolverProcess(e environment, configure configureFunc, isLibrary bool) (*resolver, error) {
 	dir := filepath.Join(e.bed.Dir, e.name)
 	if err := e.network.internet.writeRootFiles(dir); err != nil {

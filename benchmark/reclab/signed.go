@@ -75,8 +75,7 @@ type keyMaterial struct {
 	chain    *signer.Chain
 }
 
-// signZones gives zones DNSSEC keys according to the plan. Some zones get a flaw, and the signatures of some servers
-// expire.
+// signZones gives zones DNSSEC keys according to the plan. Some zones get a flaw, and some servers expired signatures.
 func (b *internetBuilder) signZones() {
 	rng := rand.New(rand.NewPCG(b.seed, 5))
 	var sites []*zone // without zones below them
@@ -125,13 +124,14 @@ func (b *internetBuilder) signZones() {
 	}
 }
 
-// signZone signs zone z. The keys are generated when they are first needed.
+// signZone marks zone z as signed, with the properties s. The keys are generated when they are first needed.
 func (b *internetBuilder) signZone(z *zone, s *zoneSigning) {
 	z.signed = s
 	s.keys = sync.OnceValue(func() keyMaterial { return z.newKeyMaterial(fmt.Sprint(b.seed)) })
 }
 
-// pickTargetZones picks the zones that many questions are about. In the scenario keytrap it turns them into key traps.
+// pickTargetZones picks the zones about which many questions are asked. In the scenario keytrap, these zones get many
+// keys with equal tags and wrong signatures, which take long to validate.
 func (b *internetBuilder) pickTargetZones(sites []*zone) {
 	for _, z := range sites {
 		if b.queryPattern == uniqueNames || len(b.targetZones) == targetZoneCount {
@@ -236,8 +236,8 @@ func (z *zone) isDelegated(name string) bool {
 	return false
 }
 
-// keyRecords returns the DNSKEY or DS records of a name. In a key trap it returns an address for each name without
-// records.
+// keyRecords returns the DNSKEY or DS records of a name. In a zone with the flaw keyTrapped, each other missing name
+// has an address.
 func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if z.signed == nil {
 		return nil
@@ -255,7 +255,7 @@ func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 }
 
 // addDNSSECRecords adds signatures and proofs of non-existence to m, the response of server s, if the query has the DO
-// bit. They have the flaw of the zone.
+// bit. They are wrong if the zone has a flaw.
 func (n *internet) addDNSSECRecords(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
 		return
@@ -317,8 +317,7 @@ type signatureKey struct {
 	stale       bool
 }
 
-// rrsetSignatures returns the signatures of a record set, as server s sends them: many in a key trap, and otherwise
-// one.
+// rrsetSignatures returns the signatures of a record set, as server s sends them. A zone with the flaw keyTrapped has many.
 func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
 	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
@@ -367,7 +366,8 @@ const (
 	undetermined // depends on the validator's support of an old algorithm
 )
 
-// securityStatusOf returns the correct result of the validation of the answer to question q, with the target of an alias.
+// securityStatusOf returns the correct result of DNSSEC validation for question q. If the answer is an alias, the
+// result also depends on the target of the alias.
 func (n *internet) securityStatusOf(q question) securityStatus {
 	z := n.findZone(q.name)
 	s := n.zoneSecurityStatus(z)
@@ -392,7 +392,7 @@ func (n *internet) securityStatusOf(q question) securityStatus {
 	return secure
 }
 
-// zoneSecurityStatus returns the correct result for the data of zone z.
+// zoneSecurityStatus returns the correct result of DNSSEC validation for records of zone z.
 func (n *internet) zoneSecurityStatus(z *zone) securityStatus {
 	s := secure
 	if z.name != "." {

@@ -29,7 +29,7 @@ func recordStalls(ctx context.Context) (stalls []stall) {
 	return stalls
 }
 
-// removeStalledQuestions removes questions asked during or shortly before one of stalls, when the machine delayed all.
+// removeStalledQuestions removes questions asked during a stall or shortly before one, whose answers it may have delayed.
 func (r *Row) removeStalledQuestions(stalls []stall) {
 	n := len(r.Questions)
 	r.Questions = slices.DeleteFunc(r.Questions, func(q Lookup) bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// newKeyTrapKeys returns RSA keys of one tag. No record is signed with them.
+// newKeyTrapKeys returns RSA keys with equal key tags, of which a validator must try all (KeyTrap, CVE-2023-50387).
 func newKeyTrapKeys(zone string) (all []dns.RR) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	for len(all) < trapKeyCount {
@@ -40,7 +40,8 @@ const (
 	trapKeyTag   = uint16(12345)
 )
 
-// newKeyTrapSignatures returns wrong signatures, one for each of keys, with the other fields of template.
+// newKeyTrapSignatures returns one invalid signature for each of keys except the first. Together with newKeyTrapKeys
+// they make a validator try many keys (KeyTrap, CVE-2023-50387). The other fields are those of template.
 func newKeyTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
 	rng := rand.New(rand.NewPCG(2, 6))
 	for range len(keys) - 1 { // the first has signed the keys
