@@ -21,10 +21,10 @@ import (
 // lookupTimeout limits lookups of contenders that have no limit of their own.
 const lookupTimeout = 15 * time.Second
 
-// A lookupFunc looks up a name by a contender. It returns an error unless the answer is right.
+// A lookupFunc looks up a name with one of the compared DNS clients. It returns an error unless the answer is right.
 type lookupFunc func(ctx context.Context, name string) error
 
-// A contender is a DNS client or forwarder to compare. Its Start function completes the client in which it runs.
+// A contender is a DNS client or forwarder to compare. Its Start function prepares a client and returns its lookupFunc.
 type contender = lab.Contender[*client, lookupFunc]
 
 var contenders = append([]contender{
@@ -75,8 +75,8 @@ func (c *client) newRow() lab.Row {
 	return r
 }
 
-// countSentQueries returns the number of queries that the contender has sent over UDP, or over TLS and HTTPS, where none
-// is lost, the number that the servers have received.
+// countSentQueries returns the number of queries that the DNS client has sent. Over TLS and HTTPS, where no query is
+// lost, it returns the number that the servers have received.
 func (c *client) countSentQueries() int64 {
 	if c.conf.Transport != "udp" {
 		return c.received[c.name].Load()
@@ -176,8 +176,7 @@ func (c *client) startMiekg() (lookupFunc, error) {
 	}, nil
 }
 
-// An attemptCountKey is the context key for the number of attempts of one lookup, by which Go's resolver selects the
-// server.
+// An attemptCountKey is the context key for the number of attempts of a lookup, by which Go's resolver selects the server.
 type attemptCountKey struct{}
 
 // startNetResolver starts Go's own resolver, net.Resolver. Each attempt of a lookup goes to the next server.

@@ -80,7 +80,8 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	})
 }
 
-// startServers starts both servers, and writes their certificate for forwarders.
+// startServers starts both DNS servers with the links of scenario sc, and writes their certificate to a file that
+// forwarders trust.
 func (l *testbed) startServers(sc scenario) error {
 	for _, name := range Contenders {
 		l.received[name] = new(atomic.Int64)
@@ -98,8 +99,7 @@ func (l *testbed) startServers(sc scenario) error {
 	return os.WriteFile(l.certificateFile(), cert, 0o644)
 }
 
-// startServer starts a DNS server that answers every query at once over all transports, and counts queries by
-// contender.
+// startServer starts a DNS server that answers each query at once over all transports, and counts queries by contender.
 func (l *testbed) startServer(h *netsim.Host) error {
 	s, err := dnsserver.ServeDNS(h, func(q dnstest.Query) dnstest.Reply {
 		labels := dns.SplitDomainName(strings.ToLower(q.Question[0].Name)) // kresd changes the case of letters
