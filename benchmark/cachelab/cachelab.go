@@ -36,7 +36,8 @@ type scenario struct {
 	connections int    // that stay open during a round; 0: each query has a new connection
 }
 
-// rounds returns the number of rounds into which the queries are divided: fewer if connections take long to open.
+// rounds returns the number of rounds into which the queries are divided: five, or fewer if the many connections take
+// long to open.
 func (s scenario) rounds() int { return max(1, min(5, 4_000/max(1, s.connections))) }
 
 var scenarios = []scenario{
@@ -46,8 +47,8 @@ var scenarios = []scenario{
 	{lab.Scenario{Name: "tcp-new", Description: "over a new TCP connection for each query"}, "tcp", 0},
 }
 
-// newManyClients returns scenarios with 100 to 19,000 TCP or TLS connections.
-func newManyClients() (all []scenario) {
+// newManyClientsScenarios returns scenarios with 100 to 19,000 TCP or TLS connections.
+func newManyClientsScenarios() (all []scenario) {
 	for _, network := range []string{"tcp", "tls"} {
 		for _, n := range []int{100, 1000, 10_000, 19_000} {
 			name := fmt.Sprintf("%s-%d", network, n)
@@ -57,7 +58,7 @@ func newManyClients() (all []scenario) {
 	return all
 }
 
-var manyClients = newManyClients()
+var manyClients = newManyClientsScenarios()
 
 // Scenarios lists the short scenarios. ManyClients lists the scenarios with 100 to 19,000 connections, which take long.
 var Scenarios, ManyClients = lab.ScenariosOf(scenarios), lab.ScenariosOf(manyClients)
@@ -140,7 +141,7 @@ func (l *testbed) startServers() ([]*server, error) {
 
 func (l *testbed) certificateFile() string { return filepath.Join(l.Dir, "server.pem") }
 
-// A contender is a DNS server to compare. Its Start function takes the name of the contender.
+// A contender is a DNS server to compare. Its Start function takes the contender's name and returns the running server.
 type contender = lab.Contender[string, *server]
 
 // startServer starts the named contender on a host of its own, and fills its cache.
