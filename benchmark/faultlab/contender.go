@@ -47,8 +47,7 @@ func (l *testbed) upstreams() (upstreams []dnshedge.Upstream) {
 	return upstreams
 }
 
-// startLibraryClient sets the timeout and the dialer of a dnshedge.Client, and returns a function that resolves queries by
-// it.
+// startLibraryClient sets the client's timeout and dialer, and returns a function that resolves queries by the client.
 func (r *resolver) startLibraryClient(client *dnshedge.Client) (resolveFunc, error) {
 	client.Timeout, client.Dialer = QueryTimeout, r.Net.Host(r.name)
 	r.AtClose(func() { _ = client.Close() })

@@ -141,7 +141,7 @@ func modifyEveryNth(period, rest int, change func(i int, q *query)) func(i int) 
 	}
 }
 
-// ignoreSeed returns a function for scenario.first that ignores its seed and returns h.
+// ignoreSeed returns a handler constructor, for the field first of a scenario, that ignores its seed and returns h.
 func ignoreSeed(h dnstest.Handler) func(uint64) dnstest.Handler {
 	return func(uint64) dnstest.Handler { return h }
 }
@@ -175,7 +175,7 @@ func answerOneInTen(seed uint64) dnstest.Handler {
 	}
 }
 
-// dropHTTPS drops queries for HTTPS and for its substitute, and answers all others.
+// dropHTTPS drops queries for HTTPS records, and for TXT, which Go's resolver sends instead. It answers all others.
 func dropHTTPS(q dnstest.Query) dnstest.Reply {
 	if t := q.Question[0].Qtype; t == dns.TypeHTTPS || t == httpsSubstituteType {
 		return dnstest.Reply{}
@@ -190,7 +190,8 @@ func respondWithError(rcode int, code uint16) dnstest.Handler {
 	}
 }
 
-// answerPrivateNames refuses queries for the root, answers SERVFAIL for one zone, and answers all other queries.
+// answerPrivateNames acts as a server of a private zone: it refuses queries for the root, fails for broken.example, and
+// answers all other queries.
 func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	switch name := strings.ToLower(q.Question[0].Name); {
 	case name == ".":

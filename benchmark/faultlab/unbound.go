@@ -21,7 +21,7 @@ func (r *resolver) startUnbound() (resolveFunc, error) {
 	return r.startResolverProcess(cmd)
 }
 
-// startResolverProcess runs a resolver on a host of its own.
+// startResolverProcess runs a resolver on a host of its own by cmd. It returns a function that queries the resolver.
 func (r *resolver) startResolverProcess(cmd *exec.Cmd) (resolveFunc, error) {
 	if _, err := cmd.StdinPipe(); err != nil { // it closes when this process ends
 		return nil, err
