@@ -16,7 +16,7 @@ type scenario struct {
 	endpoints []endpoint // in the order of preference
 }
 
-// An endpoint is a simulated server.
+// An endpoint is one of the simulated servers between which clients choose for each call.
 type endpoint struct {
 	networkLatency time.Duration // added to every answer
 	hasTail        bool          // one answer in twenty takes ten times as long
