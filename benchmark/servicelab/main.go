@@ -66,7 +66,7 @@ var setups = []clientSetup{
 	{Name: "+ HTTP/2, kept open", Cache: true, Resume: true, Persist: true},
 }
 
-// A serviceRow has the latencies of requests with one clientSetup, and the lookups and TLS handshakes per minute.
+// A serviceRow has the latencies of one client's requests, and the number of DNS lookups and TLS handshakes per minute.
 type serviceRow struct {
 	P50, P99               time.Duration
 	Lookups, Full, Resumed float64 // lookups of hosts, and TLS handshakes of both kinds
@@ -92,17 +92,18 @@ func main() {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(ms) }
 
-// startNetwork returns a network with a client, a DNS server and the services. answers is the profile of DNS answers.
-func startNetwork(answers netsim.Profile) (*netsim.Network, *dnstest.Server, error) {
+// startNetwork returns a network with a client, a DNS server and the hosts of four services. responseLink is the path
+// of DNS responses. Its loss applies to all paths from the client as well.
+func startNetwork(responseLink netsim.Profile) (*netsim.Network, *dnstest.Server, error) {
 	hosts := append([]string{"client", "nameserver"}, services...)
 	n, err := netsim.NewMemory(1, hosts...)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, host := range hosts[1:] {
-		n.Set("client", host, netsim.Profile{Delay: netsim.Constant(5 * ms), Loss: answers.Loss})
+		n.Set("client", host, netsim.Profile{Delay: netsim.Constant(5 * ms), Loss: responseLink.Loss})
 	}
-	n.Link("nameserver", "client").Set(answers)
+	n.Link("nameserver", "client").Set(responseLink)
 	s, err := dnsserver.ServeDNS(n.Host("nameserver"), func(q dnstest.Query) dnstest.Reply {
 		if q.Question[0].Qtype != dns.TypeA {
 			return dnstest.Reply{Msg: dnstest.Answer(q)}
