@@ -27,8 +27,7 @@ const (
 	budgetBurst    = 2 * time.Second
 )
 
-// A Policy decides when a request is hedged. All times are durations since a common start. It is safe for concurrent
-// use.
+// A Policy decides when a request is hedged. Times are durations since a common start. It is safe for concurrent use.
 type Policy struct {
 	mu         sync.Mutex
 	hosts      map[string]*hostLatencies
@@ -50,7 +49,7 @@ func New(estimatedRPS float64) *Policy {
 // DefaultRPS is the default of the expected requests per second.
 const DefaultRPS = 100
 
-// The hostLatencies are the latencies of one host in the current and the previous window.
+// The hostLatencies are the latencies of one host, in the current window of 30 seconds and in the one before.
 type hostLatencies struct {
 	requests    int
 	windowStart time.Duration

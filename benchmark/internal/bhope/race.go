@@ -70,8 +70,7 @@ func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor 
 
 // raceAttempts calls attempt, and calls it again as a hedge when the delay of policy p has passed. It returns the
 // result of the attempt that ends first. The other attempt is cancelled, and its result is passed to discard. The
-// caller must call cancel when the winner's context is no longer needed. host is the key under which p learns
-// latencies.
+// caller must call cancel when the winner's context is no longer needed. host is the key for p.
 func raceAttempts[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), discard func(T)) (v T, cancel context.CancelFunc, err error) {
 	type result struct {
 		v   T

@@ -20,8 +20,8 @@ type Func[In, Out any] struct {
 	process helper.Process[In]
 }
 
-// New returns a Func that calls the function call. Packages call New in variable declarations, as helper.New. name must be
-// unique in the program.
+// New returns a Func that calls the function call in fake time. Packages call New in variable declarations, so that the
+// helper process also knows the function. name must be unique in the program.
 func New[In, Out any](name string, call func(context.Context, In) (Out, error)) Func[In, Out] {
 	return Func[In, Out]{name, helper.New(name, func(in In) error {
 		os.Args = os.Args[:1] // the rest would be flags of the test

@@ -39,8 +39,8 @@ var SupportedTransports = map[string][]string{
 	"dnsdist": {"udp", "tls", "https"}, "sdns": {"udp"}, "hickory": {"udp"},
 }
 
-// Command returns the command that runs a forwarder: a peer, "forwarder" for this library, or BareGo. The error is
-// exec.ErrNotFound if the program is not installed.
+// Command returns the command that runs a forwarder: a peer, "forwarder" for this library, or BareGo for a minimal Go
+// server. The error is exec.ErrNotFound if the program is not installed.
 func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	if f.ServesTLS && name != "forwarder" && name != "unbound" {
 		return nil, fmt.Errorf("no configuration of %s for DNS over TLS", name)
@@ -95,7 +95,7 @@ func (f ForwarderConfig) formatUpstreams(format, separator string) string {
 	return strings.Join(all, separator)
 }
 
-// UnboundCommand returns the command that runs unbound as a forwarder. settings are further lines of its configuration.
+// UnboundCommand returns the command that runs unbound as a forwarder. settings are further lines of the section server.
 func (f ForwarderConfig) UnboundCommand(settings string) (*exec.Cmd, error) {
 	server := fmt.Sprintf("  module-config: \"iterator\"\n  incoming-num-tcp: %d\n  tcp-idle-timeout: %d000\n", MaxTCPConns, tcpIdleSeconds) + settings
 	if f.ServesTLS {

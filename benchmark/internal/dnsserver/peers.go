@@ -33,7 +33,7 @@ func PeerOf(contender string) string {
 	return ""
 }
 
-// Peers maps the name of a peer to a program and its first arguments. A peer without an entry is its program in PATH.
+// Peers has commands with first arguments for peers, DNS servers of other projects. Without an entry, the program is in PATH.
 type Peers map[string][]string
 
 // Add sets the command of a peer. text has the form name=command.
@@ -50,7 +50,7 @@ func (p Peers) Add(text string) error {
 	return nil
 }
 
-// Command returns the command of a peer with args. The error is exec.ErrNotFound if the program is not installed.
+// Command returns the command that runs a peer, a DNS server of another project. exec.ErrNotFound means: not installed.
 func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	command := p[peer]
 	for _, known := range peerPrograms {
@@ -68,8 +68,8 @@ func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	return exec.Command(path, slices.Concat(command[1:], args)...), nil
 }
 
-// CommandWithConfig writes the configuration text to a file in dir, and returns the command of the peer with args and
-// the name of the file.
+// CommandWithConfig writes the configuration text to a file in dir. It returns the command of the peer with args and
+// the file's name.
 func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, peer+".conf")
 	cmd, err := p.Command(peer, append(args, file)...)
@@ -79,7 +79,8 @@ func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.
 	return cmd, os.WriteFile(file, []byte(text), 0o644)
 }
 
-// UnboundCommand returns the command of unbound, with one thread. server and sections are parts of the configuration.
+// UnboundCommand returns the command of unbound at 127.0.0.1, with its files in dir and one thread. server has lines
+// for the section server, and sections has other sections.
 func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, `server:
   interface: 127.0.0.1
@@ -98,8 +99,8 @@ func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 `+sections, "unbound", "-d", "-c")
 }
 
-// NamedCommand returns the command of BIND, with one thread. options are lines for the section options of the
-// configuration, and sections are other sections.
+// NamedCommand returns the command of BIND at 127.0.0.1 and port, with its files in dir and one thread. options are
+// lines for the section options of the configuration, and sections are other sections.
 func (p Peers) NamedCommand(dir string, port int, options, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`options {
   directory %q;
@@ -116,8 +117,8 @@ controls {};
 `, dir, port, options, sections), "named", "-4", "-g", "-n", "1", "-c")
 }
 
-// PowerDNSCommand returns the command of PowerDNS Recursor, with one thread. settings are arguments, because the format
-// of a file depends on the version.
+// PowerDNSCommand returns the command of PowerDNS Recursor, with one thread and its files in dir. settings are
+// command-line arguments, because the format of a file depends on the version.
 func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {
 	return p.Command("pdns", append([]string{
 		"--config-dir=" + dir, "--socket-dir=" + dir, "--local-address=127.0.0.1", "--allow-from=127.0.0.0/8", "--dont-query=", "--dnssec=off",
@@ -125,8 +126,8 @@ func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error
 	}, settings...)...)
 }
 
-// KnotCommand returns the command of Knot Resolver, without modules that query servers outside of the lab. lua has
-// further lines of the configuration.
+// KnotCommand returns the command of Knot Resolver at 127.0.0.1 and port, with its files in dir, without modules that
+// query servers outside of the lab. lua has further lines of the configuration.
 func (p Peers) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
 net.ipv6 = false
@@ -141,7 +142,8 @@ cache.open(100*MB, 'lmdb://%s')
 	return cmd, err
 }
 
-// SDNSCommand returns the command of sdns, with one thread. servers is the line with the upstream servers.
+// SDNSCommand returns the command of sdns at 127.0.0.1 and port, with its files in dir. servers is the line with the
+// upstream servers.
 func (p Peers) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`version = "1.5.0"
 directory = %q
@@ -166,7 +168,8 @@ qname_min_level = 5
 	return cmd, err
 }
 
-// HickoryCommand returns the command of Hickory DNS, with one thread. store has the settings of the root zone.
+// HickoryCommand returns the command of Hickory DNS at 127.0.0.1 and port, with its configuration in dir. store has the
+// settings of the root zone.
 func (p Peers) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
 listen_port = %d

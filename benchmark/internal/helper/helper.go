@@ -32,8 +32,8 @@ func New[In any](name string, call func(In) error) Process[In] {
 	return Process[In]{name}
 }
 
-// Command returns a command that calls the function with the input in, and is killed if ctx ends. env has further variables.
-// The program must call Serve first.
+// Command returns a command that starts this program again, as a process that only calls the function with the input
+// in. env adds environment variables. The process is killed if ctx ends. The program must call Serve first.
 func (p Process[In]) Command(ctx context.Context, in In, env ...string) (*exec.Cmd, error) {
 	text, err := json.Marshal(in)
 	if err != nil {
@@ -48,8 +48,8 @@ func (p Process[In]) Command(ctx context.Context, in In, env ...string) (*exec.C
 	return cmd, nil
 }
 
-// Serve calls the function of a Process if Command describes this process, and then exits. In any other process it returns
-// at once.
+// Serve calls the function of a Process, and then exits, if Process.Command started this process. Otherwise it returns
+// at once. main or TestMain calls it first.
 func Serve() {
 	name, input, ok := strings.Cut(os.Getenv(requestEnv), " ")
 	if !ok {

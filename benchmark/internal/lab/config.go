@@ -49,8 +49,8 @@ func (r Reporter) SkipContender(err error) {
 	}
 }
 
-// FindScenario returns the scenario that the config selects from all. It sets the fields Scenario and Calls if they are
-// empty, and returns an error if a number is negative.
+// FindScenario returns the scenario that c.Scenario names, or else the first of all. It sets the fields Scenario and
+// Calls to the name and to defaultCalls if they are empty. It returns an error if a number is negative.
 func FindScenario[S Selectable](c *Config, all []S, defaultCalls int) (sc S, err error) {
 	if c.Calls < 0 || c.Rate < 0 || c.Workers < 0 {
 		return sc, fmt.Errorf("config: Calls is %d, Rate %v and Workers %d; want 0 or more", c.Calls, c.Rate, c.Workers)

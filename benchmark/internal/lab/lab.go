@@ -56,7 +56,7 @@ func NamesOf[T Selectable](all []T) []string {
 	return names
 }
 
-// FindByName returns the contender or scenario with the given name. kind is the word for the error.
+// FindByName returns the element of all with the given name. Errors name the kind of element: scenario or contender.
 func FindByName[T Selectable](kind string, all []T, name string) (found T, err error) {
 	i := slices.IndexFunc(all, func(one T) bool { return one.selectionName() == name })
 	if i < 0 {
@@ -65,7 +65,7 @@ func FindByName[T Selectable](kind string, all []T, name string) (found T, err e
 	return all[i], nil
 }
 
-// SelectByName returns the contenders or scenarios with the given names, or all if names is empty.
+// SelectByName returns the elements of all with the given names, or all if names is empty. Errors name the kind of element.
 func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, error) {
 	if len(names) == 0 {
 		return all, nil
@@ -113,7 +113,8 @@ func (r *Recorder) Add(c latency.Call) {
 	r.calls = append(r.calls, c)
 }
 
-// Measure calls the function call and records the result, unless ctx has ended. start is the start of the run.
+// Measure calls the function call and records its start, latency and success under index, unless ctx has ended. start
+// is the start of the run.
 func (r *Recorder) Measure(ctx context.Context, start time.Time, index int, call func() error) {
 	begin := time.Now()
 	err := call()

@@ -33,8 +33,7 @@ func SortedLatencies(calls []Call) []time.Duration {
 	return all
 }
 
-// Quantile returns quantile q of sorted by the nearest-rank method, with q from 0 to 1. It returns 0 if sorted is
-// empty.
+// Quantile returns quantile q, from 0 to 1, of sorted by the nearest-rank method, or 0 if sorted is empty.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

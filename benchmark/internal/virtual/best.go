@@ -40,7 +40,7 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 	return best
 }
 
-// A replay computes the latencies that a simulation would have with given hedge delays.
+// A replay computes the latencies that the requests of a simulation would have with other hedge delays.
 type replay struct {
 	Simulation
 	random           *RandomSource
@@ -52,7 +52,7 @@ type replay struct {
 
 const maxReplayRequests = 400_000
 
-// newReplay returns a replay of the first episode.
+// newReplay draws the times and primary latencies of the first episode's requests, from which a replay computes others.
 func (s Simulation) newReplay(seed uint64) *replay {
 	p := &replay{Simulation: s, random: newEpisodeRandomSource(seed, 0)}
 	r := &episodeState{Simulation: s, random: p.random}
@@ -78,8 +78,8 @@ func (p *replay) answerTime(i, n int, delay time.Duration) time.Duration {
 	return delay + p.Model(p.random, a)
 }
 
-// hedgedLatencies returns the latencies of the hedged requests, in no order and until the next call. cost is the number
-// of hedges per request.
+// hedgedLatencies returns the latencies, in no order, of the requests that take longer than the first delay. They are
+// valid until the next call. cost is the number of hedges per request.
 func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	p.buffer = p.buffer[:0]
 	hedges := 0
@@ -99,8 +99,8 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 	return p.buffer, float64(hedges) / float64(len(p.primaryLatencies))
 }
 
-// latencyQuantile returns quantile q of the latencies that the recorded requests would have with the given delays. If that
-// request ends before the first delay, latencyQuantile returns the first delay.
+// latencyQuantile returns quantile q of the latencies that the recorded requests would have with the given delays. If
+// the quantile is below the first delay, it returns that delay as an upper bound.
 func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)

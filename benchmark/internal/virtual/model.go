@@ -17,15 +17,15 @@ type RandomSource struct {
 // NewRandomSource returns the source of the random numbers of a simulation's first episode, for the given seed.
 func NewRandomSource(seed uint64) *RandomSource { return newEpisodeRandomSource(seed, 0) }
 
-// newEpisodeRandomSource returns the source of one episode. The first episode has the number 0.
+// newEpisodeRandomSource returns the random numbers of an episode, one part of a run. The first episode has the number 0.
 func newEpisodeRandomSource(seed uint64, episode int) *RandomSource {
 	d := &RandomSource{seed: mix64(seed + mix64(uint64(episode)))}
 	d.rng = rand.New(&d.source)
 	return d
 }
 
-// attemptRand returns the random numbers of an attempt, until the next call. Negative attempts stand for other
-// purposes, for example the arrival of the request.
+// attemptRand returns the random numbers of an attempt. The next call of attemptRand changes them. Negative attempts
+// stand for other purposes, for example the arrival of the request.
 func (d *RandomSource) attemptRand(request, attempt int) *rand.Rand {
 	d.source = splitMix(mix64(d.seed ^ mix64(uint64(request)<<8^uint64(attempt+128))))
 	return d.rng
@@ -106,8 +106,8 @@ func WithStragglers(m LatencyModel, share, factor float64) LatencyModel {
 }
 
 // WithDelays returns a model that adds the duration by to the latency of a share of the attempts.
-func WithDelays(m LatencyModel, share float64, by time.Duration) LatencyModel {
-	return changeShare(m, share, func(t time.Duration) time.Duration { return t + by })
+func WithDelays(m LatencyModel, share float64, delay time.Duration) LatencyModel {
+	return changeShare(m, share, func(t time.Duration) time.Duration { return t + delay })
 }
 
 // changeShare returns a model that applies the function change to the latency of a share of the attempts.

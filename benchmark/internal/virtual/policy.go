@@ -9,8 +9,7 @@ import (
 	"github.com/gohedge/hedge/internal/policy"
 )
 
-// StaticDelays is a Policy that hedges every call after the same delays, without a budget. With no delays it sends no
-// hedges.
+// StaticDelays is a Policy that hedges every call after the same delays, without a budget. No delays mean no hedges.
 type StaticDelays []time.Duration
 
 func (s StaticDelays) ScheduleHedges(time.Duration, int) []time.Duration { return s }
@@ -50,8 +49,8 @@ func (p *HedgePolicy) AdmitHedge(now time.Duration, host, index int) bool {
 	return p.hostKey(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// RecordResult passes the result of a call to the engine. The losers of the call are cancelled before, so no hedge of
-// the call is in flight.
+// RecordResult records the result of a call in the policy engine. It also ends the call's hedges, whose attempts were
+// cancelled before.
 func (p *HedgePolicy) RecordResult(now time.Duration, host int, r CallResult) {
 	k := p.hostKey(host)
 	for range len(r.Starts) - 1 {
@@ -93,9 +92,8 @@ func (p *BhopePolicy) RecordResult(now time.Duration, host int, r CallResult) {
 	}
 }
 
-// A FailsafePolicy is a model of the hedge policy of failsafe-go 0.9.8 with one hedge per call. The hedge delay is
-// a moving quantile of the attempts' latencies. A budget limits the hedges in flight. All hosts share one
-// FailsafePolicy.
+// A FailsafePolicy is a model of the hedge policy of failsafe-go 0.9.8 with one hedge per call. The hedge delay is a
+// moving quantile of the attempts' latencies. A budget limits the hedges in flight. All hosts share the policy.
 type FailsafePolicy struct {
 	quantile movingQuantile
 	calls    int // in flight
@@ -139,8 +137,8 @@ func (f *FailsafePolicy) RecordResult(_ time.Duration, _ int, r CallResult) {
 	}
 }
 
-// A movingQuantile estimates a quantile of a sequence of samples by Jambon's windowless moving percentile. Each sample
-// moves the estimate up or down, by steps whose sizes balance at the quantile.
+// A movingQuantile estimates a quantile of a sequence without storing its samples (Jambon's windowless moving
+// percentile). Each sample moves the estimate up or down, by steps whose sizes balance at the quantile.
 type movingQuantile struct {
 	count                 int
 	value, mean, variance float64

@@ -130,7 +130,8 @@ func (r *episodeState) startNextJob(s *server) {
 	st.idle = append(st.idle, s)
 }
 
-// cancelLosers cancels all attempts of call c except the winner. The Queue determines which jobs leave it or are stopped.
+// cancelLosers cancels all attempts of call c except the winner. Waiting ones leave their queue if Queue.Limited is
+// set, and servers stop working on the others if Queue.Cancel is set.
 func (r *episodeState) cancelLosers(c *activeCall, winner int) {
 	if r.Queue.Limited {
 		for n, st := range c.queues[:c.started] {

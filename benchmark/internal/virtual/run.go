@@ -65,9 +65,9 @@ type CallResult struct {
 // MaxHedges is the largest number of hedges of a call.
 const MaxHedges = 3
 
-// Run simulates all episodes with the random numbers of seed, and returns the calls in the order in which they ended.
-// It calls newPolicy at the start of each episode. If progress is not nil, Run calls it from time to time with the
-// number of calls so far. If ctx ends, Run returns the calls so far.
+// Run simulates all episodes, each with a new policy from newPolicy, and returns the calls in the order in which they
+// ended. If progress is not nil, Run calls it from time to time with the number of calls so far. If ctx ends, Run
+// returns the calls so far.
 func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Policy, progress func(calls int)) []latency.Call {
 	episodes := max(s.Episodes, 1)
 	calls := make([]latency.Call, 0, episodes*s.Requests)
@@ -124,7 +124,7 @@ type activeCall struct {
 	queues            [1 + MaxHedges]*station // in which each attempt waits
 }
 
-// A callID identifies a call, also after another call uses the same slot.
+// A callID identifies a call by its slot in activeCalls and by a number that changes when another call gets the slot.
 type callID struct {
 	slot       int32
 	generation uint32
