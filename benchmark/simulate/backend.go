@@ -18,7 +18,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A backend is the server of one contender. It answers with the number of the attempt, after the latency of a model.
+// A backend is the server of one strategy. It delays each answer by the latency of a model. The answer is the number of
+// the attempt.
 type backend struct {
 	serverLocation *serverLocation
 	model          virtual.LatencyModel
@@ -30,8 +31,7 @@ type backend struct {
 	stops          []func()
 }
 
-// newBackend starts the servers of a contender. requests is the number of all requests, and perEpisode that of an
-// episode.
+// newBackend starts the servers of a contender, for the given number of requests, and perEpisode requests in each episode.
 func newBackend(at *serverLocation, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
 		serverLocation: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
@@ -63,13 +63,14 @@ type replica struct {
 	busy chan struct{} // full while the replica processes a request; nil: no queue
 }
 
-// startReplica starts a server at ln. Without q, it has no queue. It has a Limiter if the strategy by says so.
-func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, ln net.Listener) {
-	s := &replica{backend: b}
+// startReplica starts a server at ln for strategy s. If q is set, it processes one request at a time, behind a
+// hedge.Limiter if s says so.
+func (b *backend) startReplica(protocol string, q *virtual.Queue, s strategy, ln net.Listener) {
+	r := &replica{backend: b}
 	var limiter *hedge.Limiter
 	if q != nil {
-		s.busy = make(chan struct{}, 1)
-		if by.limited {
+		r.busy = make(chan struct{}, 1)
+		if s.limited {
 			limiter = hedge.NewLimiter(1)
 		}
 	}
@@ -79,14 +80,14 @@ func (b *backend) startReplica(protocol string, q *virtual.Queue, by strategy, l
 			opts = append(opts, grpc.UnaryInterceptor(limiter.UnaryServer()))
 		}
 		g := grpc.NewServer(opts...)
-		g.RegisterService(&delayService, s)
+		g.RegisterService(&delayService, r)
 		b.stops = append(b.stops, g.Stop)
 		go func() { _ = g.Serve(ln) }() // until stopped
 		return
 	}
-	h := &http.Server{Handler: s, ReadHeaderTimeout: time.Minute, TLSConfig: b.serverLocation.server.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
+	h := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute, TLSConfig: b.serverLocation.server.Clone(), ErrorLog: log.New(io.Discard, "", 0)}
 	if limiter != nil {
-		h.Handler = limiter.Handler(s)
+		h.Handler = limiter.Handler(r)
 	}
 	b.stops = append(b.stops, func() { _ = h.Close() })
 	go func() { // until closed

@@ -107,9 +107,8 @@ func (c *canvas) drawLabels() {
 	}
 }
 
-// separatePositions returns positions for labels that must be at least distance apart. They are as near to the wanted
-// positions, which ascend, as possible by least squares. They are between low and high, or begin at low if there is not
-// enough space.
+// separatePositions returns positions for labels that are at least distance apart. They are as near to the ascending
+// wanted positions as possible by least squares. They are between low and high, or begin at low if space is short.
 func separatePositions(wanted []float64, distance, low, high float64) []float64 {
 	// Less i*distance, the i-th position must only be no less than the one before. This is isotonic regression; adjacent
 	// violators are pooled.

@@ -29,7 +29,7 @@ import (
 type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 
 // A clientSetup is the input from which a strategy makes a client: the server, a transport or a dial function, and a
-// clock. The strategy stores in it how the client is closed, counted and raced.
+// clock. The strategy stores in it the functions that close the client and count hedges, and the options of races.
 type clientSetup struct {
 	clock          func() time.Duration // is stopped while other contenders have their turn
 	rate           float64              // the true number of requests per second, for strategies that need the rate; else 0
@@ -177,7 +177,7 @@ func (s strategy) newGRPCClient(at *serverLocation, setup *clientSetup) (sendFun
 	}, nil
 }
 
-// A randomReplicaTransport sends each attempt to a random replica of the server, the same for all strategies.
+// A randomReplicaTransport sends each attempt to a random replica, determined by the request's ID and the attempt's number.
 type randomReplicaTransport struct {
 	base http.RoundTripper
 	at   *serverLocation
@@ -202,7 +202,7 @@ func init() {
 	balancer.Register(base.NewBalancerBuilder(randomPickerName, randomPicker{}, base.Config{}))
 }
 
-// A randomPicker is a gRPC picker that sends each attempt to a random replica, the same for all strategies.
+// A randomPicker is a gRPC picker that chooses a random replica, determined by the request's ID and the attempt's number.
 type randomPicker []balancer.SubConn
 
 func (randomPicker) Build(info base.PickerBuildInfo) balancer.Picker {

@@ -38,8 +38,8 @@ type contender struct {
 	task   *progressTask
 }
 
-// newContender starts a server and a client of strategy s for the traffic of the simulation w. rate is the true number
-// of requests per second.
+// newContender starts a server and a client of strategy s for the traffic of w. requests is the number of calls. A
+// strategy that asks for it gets rate, the requests per second.
 func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
 		strategy: s, protocol: protocol, network: j.scenario.network, fake: j.fake, simulation: s.withLimiters(w), seed: j.seed,
@@ -52,7 +52,7 @@ func newContender(s strategy, protocol string, j job, w virtual.Simulation, requ
 	return c, c.startEpisode()
 }
 
-// requestsPerClient returns the number of requests of an episode, which one client sends.
+// requestsPerClient returns the number of requests of an episode. A new client sends the requests of each episode.
 func (c *contender) requestsPerClient() int {
 	if c.simulation.Episodes > 0 {
 		return c.simulation.Requests
@@ -60,7 +60,7 @@ func (c *contender) requestsPerClient() int {
 	return len(c.calls)
 }
 
-// startEpisode starts a new server and a new client.
+// startEpisode starts a new server and a new client, for the next part of the requests.
 func (c *contender) startEpisode() error {
 	var at *serverLocation
 	var err error
@@ -121,8 +121,8 @@ func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Rand
 	return nil
 }
 
-// sendUntil sends requests until the contender has sent the number to in all rounds, and adds up the processor time.
-func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.RandomSource) {
+// sendUntil sends requests until c has sent total requests since the start of the run. It adds the processor time to c.used.
+func (c *contender) sendUntil(ctx context.Context, total int, arrivals *virtual.RandomSource) {
 	before, _ := cputime.Process()
 	c.watch.start()
 	defer func() {
@@ -136,11 +136,10 @@ func (c *contender) sendUntil(ctx context.Context, to int, arrivals *virtual.Ran
 	}
 	from := c.done
 	load := lab.Load{Workers: c.simulation.Workers, Interarrival: func(i int) time.Duration { return arrivals.InterarrivalTime(from+i, c.simulation.Rate) }}
-	c.done += load.Send(ctx, to-from, func(i int) { c.sendRequest(from + i) })
+	c.done += load.Send(ctx, total-from, func(i int) { c.sendRequest(from + i) })
 }
 
-// sendRequest sends the request with the given ID and records the call. An interrupt of the benchmark does not cancel
-// it.
+// sendRequest sends the request with the given ID and records the call. Interrupting the benchmark does not cancel it.
 func (c *contender) sendRequest(id int) {
 	call := latency.Call{Index: int32(id % c.requestsPerClient()), Start: c.watch.read()}
 	ctx := context.Background()
@@ -177,7 +176,7 @@ func (c *contender) finishedCalls() []latency.Call {
 	return calls
 }
 
-// toTrial returns the results of the contender. The last episode must have ended.
+// toTrial returns the results of the contender, whose last episode must have ended. The parameters are copied to the trial.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened

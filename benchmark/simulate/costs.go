@@ -26,8 +26,7 @@ func runGoBenchmark(ctx context.Context, args string, p *progressDisplay) ([]byt
 	return all, nil
 }
 
-// The benchmarkResults have the sorted values of Go benchmarks. The key is the name, a space, and the unit: "BenchmarkX
-// ns/op".
+// The benchmarkResults have the sorted values of Go benchmarks, by name and unit with a space between: "BenchmarkX ns/op".
 type benchmarkResults map[string][]float64
 
 // processorSuffix matches the number of processors, which package testing appends to the names of benchmarks.

@@ -45,7 +45,7 @@ func (p engineSpec) runsInRealTime() bool { return p.maxTimerDelay > 0 }
 // enginesByPosition has the engines by their positions in lists.
 var enginesByPosition = make(map[int]engine)
 
-// registerEngine adds an engine to those that can be selected.
+// registerEngine adds an engine that can be selected. Lists of engines are in the order of position.
 func registerEngine(position int, e engine) { enginesByPosition[position] = e }
 
 // engines returns all engines in the order of their positions.

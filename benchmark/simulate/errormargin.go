@@ -24,7 +24,7 @@ const (
 // batches. Ten batches can agree by chance, so a quantile's interval is never below that of independent calls.
 //
 // phases are the latencies of the parts of the run that differ on purpose, in the order of the calls. Each phase is
-// divided into ten batches. sorted has all latencies. The result is zero if there are fewer than 100.
+// divided into ten batches. sorted has all latencies. The result is zero for fewer than 100 latencies.
 func batchErrorMargins(phases [][]float64, sorted []float64) errorMargins {
 	if len(sorted) < 10*batchCount {
 		return errorMargins{}
@@ -85,17 +85,15 @@ func batchErrorMargins(phases [][]float64, sorted []float64) errorMargins {
 }
 
 // quantileInterval returns the two values of sorted that enclose quantile q with a probability of 95 % (David,
-// Nagaraja: Order Statistics, section 7.1). It holds for independent calls of any distribution. sorted must not be
-// empty.
+// Nagaraja: Order Statistics, section 7.1). Calls must be independent, of any distribution. sorted must not be empty.
 func quantileInterval(sorted []float64, q float64) (low, high float64) {
 	n := float64(len(sorted))
 	ranks := 1.96 * math.Sqrt(n*q*(1-q))
 	return sorted[max(int(q*n-ranks), 0)], sorted[min(int(math.Ceil(q*n+ranks)), len(sorted)-1)]
 }
 
-// newTailBucketEdges returns the edges of histogram buckets for high quantiles, in ascending order. The edges are
-// values from the highest quarter of sorted, and the last edge is the highest value. The edges are denser among higher
-// values.
+// newTailBucketEdges returns the edges of histogram buckets for high quantiles, in ascending order. They are values
+// from the highest quarter of sorted, up to the highest value, and denser among higher values.
 func newTailBucketEdges(sorted []float64) []float64 {
 	n := len(sorted)
 	var edges []float64
@@ -106,7 +104,7 @@ func newTailBucketEdges(sorted []float64) []float64 {
 	return slices.Compact(edges)
 }
 
-// A moments value computes the variance of samples from their number, sum and sum of squares.
+// moments are the number, the sum and the sum of squares of samples, from which their variance follows.
 type moments struct{ n, sum, squares float64 }
 
 func (m *moments) add(x float64) {

@@ -37,7 +37,8 @@ var faultsEngine = labEngine[faultlab.Row]{
 	},
 }
 
-// faultQueries returns the number of queries to each resolver: 20 a second with -quick. The scenario determines the duration.
+// faultQueries returns the number of queries to each resolver: the duration of the scenario times the rate of -rps or
+// the default.
 func faultQueries(j job) int {
 	seconds := faultlab.QueryDuration(j.scenario.name).Seconds()
 	return j.requestCount(int(cmp.Or(j.size.rps, faultlab.DefaultRate)*seconds), int(cmp.Or(j.size.rps, 20)*seconds))

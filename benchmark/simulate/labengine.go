@@ -89,7 +89,8 @@ func newLabScenarios(prefix string, all []lab.Scenario, changes ...func(*scenari
 	return scenarios
 }
 
-// divideByIndex returns two parts of a scenario: the calls whose index is in the part name, and the part others.
+// divideByIndex divides a scenario into two parts: name has the calls for whose index contains returns true, and others
+// has the rest.
 func divideByIndex(name string, contains func(index int32) bool) []scenarioPart {
 	return []scenarioPart{
 		{name: name, contains: func(c latency.Call) bool { return contains(c.Index) }},

@@ -33,7 +33,7 @@ func (l loopbackEngine) spec() engineSpec {
 	}
 }
 
-// scenarios returns the scenarios of the engine. Over loopback sockets, the server has no queues and no other hosts.
+// scenarios returns the scenarios that the engine can run over sockets: those with its name in the field protocols.
 func (l loopbackEngine) scenarios() []scenario {
 	return slices.DeleteFunc(append(virtualScenarios(), networkScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
@@ -94,7 +94,8 @@ func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) err
 	return ctx.Err()
 }
 
-// contenderNames returns the strategies that run in the job. The best static delays need the calls of two others.
+// contenderNames returns the strategies of the job. If best static delays are among them, it adds the two strategies
+// from whose calls these delays are computed.
 func (j job) contenderNames() []string {
 	names := j.strategies
 	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).isBestStatic() }) {
@@ -110,8 +111,7 @@ type jobSchedule struct {
 	limit    time.Duration // of all contenders together; 0: none
 }
 
-// newJobSchedule returns the schedule for the traffic of the simulation w. Unless -requests is set, it depends on the
-// time limit.
+// newJobSchedule returns the schedule for the traffic of w. Unless -requests is set, the time limit determines the requests.
 func (j job) newJobSchedule(w virtual.Simulation) jobSchedule {
 	p := jobSchedule{requests: j.size.requests}
 	if p.requests == 0 {
@@ -159,8 +159,8 @@ func expectedRequestDuration(w virtual.Simulation) time.Duration {
 	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-// requestRate returns the number of requests per second if a strategy of job j is given it, and otherwise 0. In a
-// closed loop, it is measured in the same way as by measureRequestRate.
+// requestRate returns the number of requests per second in w, or 0 if no strategy of job j needs it. In a closed loop
+// it measures the rate by real requests, as measureRequestRate does in virtual time.
 func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
 	i := slices.IndexFunc(j.strategies, func(n string) bool { return findStrategy(n).needsRate })
 	if i < 0 {
@@ -250,8 +250,8 @@ func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 	return err
 }
 
-// bestStaticDelays returns the delays of s, one for each of its hedges: those that would have been best for the calls without
-// hedging so far, with at most as many hedges as this library has sent.
+// bestStaticDelays returns the hedge delays, one for each hedge of s, that minimize the latency of the calls without
+// hedging so far. They cost no more hedges per request than this library has sent.
 func (t *turnRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64

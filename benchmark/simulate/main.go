@@ -109,7 +109,7 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 	return exitOK
 }
 
-// runWithOptions measures documents, or runs engines and writes their results. If ctx ends, it writes those until then.
+// runWithOptions measures documents, or runs engines and writes their results. If ctx ends, it writes the results so far.
 func runWithOptions(ctx context.Context, o options, p *progressDisplay, stdout, stderr io.Writer) error {
 	if o.readme != nil {
 		return measureDocuments(ctx, o, p)

@@ -51,8 +51,7 @@ var metrics = []metric{
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", position: 11, format: "%.2f"},
 }
 
-// registerMetrics adds metrics that only one engine has. They come after the metrics of all engines, in the order of
-// their positions.
+// registerMetrics adds metrics that only one engine has. They follow the metrics of all engines, ordered by position.
 func registerMetrics(own ...metric) {
 	metrics = append(metrics, own...)
 	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.engineColumn(), b.engineColumn()) })

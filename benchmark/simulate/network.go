@@ -69,8 +69,8 @@ const (
 	serverHost = dnstest.Name // the certificate's
 )
 
-// newSimulatedNetwork builds the network for one episode, whose number selects the round-trip time. clock determines
-// when replicas pause.
+// newSimulatedNetwork builds the network for one episode, a part of the requests. Episodes use the round-trip times in
+// turn. clock determines when a replica pauses.
 func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock func() time.Duration) (*serverLocation, error) {
 	hosts := []string{clientHost, detourHost, serverHost}
 	for i := 1; i < l.replicas; i++ {
@@ -112,7 +112,7 @@ func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock 
 }
 
 // addPauses returns d with the pauses of the server: a packet sent during a pause waits until the pause ends. Each
-// period has one pause, after a quarter of the period.
+// pausePeriod of clock has one pause, after its first quarter.
 func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.pausePeriod - l.pausePeriod/4

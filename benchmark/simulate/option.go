@@ -31,8 +31,7 @@ type options struct {
 	args       []string
 }
 
-// selectStrategies returns the names of the strategies that run in scenario sc: the selected ones that the engine
-// supports in sc.
+// selectStrategies returns the names of the selected strategies that the engine can run in scenario sc.
 func (o options) selectStrategies(sc scenario) []string {
 	names := slices.Clone(o.strategies)
 	if names == nil {
@@ -110,12 +109,12 @@ func (o *options) setEngine(name string, fs *flag.FlagSet) error {
 	return nil
 }
 
-// setScenarios selects scenarios by scenes, the value of the flag -scenario: comma-separated names, all, or long. If
-// scenes is empty, it selects the first scenario of the engine.
-func (o *options) setScenarios(scenes string) error {
+// setScenarios selects scenarios by the value of the flag -scenario: comma-separated names, long for the scenarios that
+// take minutes, or all for the others. If it is empty, it selects the first scenario of the engine.
+func (o *options) setScenarios(scenarioFlag string) error {
 	known := o.engine.spec().scenarios
 	names := append(scenarioNames(known), "all", "long")
-	for _, name := range strings.Split(cmp.Or(scenes, names[0]), ",") {
+	for _, name := range strings.Split(cmp.Or(scenarioFlag, names[0]), ",") {
 		if !slices.Contains(names, name) {
 			return newChoiceError("scenario", name, names)
 		}
@@ -127,19 +126,18 @@ func (o *options) setScenarios(scenes string) error {
 		}
 	}
 	if len(o.scenarios) == 0 {
-		return fmt.Errorf("-quick leaves out %s", scenes)
+		return fmt.Errorf("-quick leaves out %s", scenarioFlag)
 	}
 	return nil
 }
 
-// setStrategies selects strategies by named, the value of the flag -strategy. If named is empty, the engine selects
-// them. It returns an error if a selected scenario can run none of the strategies. If scenes, the value of
-// -scenario, is all, most engines skip such a scenario instead.
-func (o *options) setStrategies(named, scenes string) error {
-	if named == "" {
+// setStrategies selects the strategies that strategyFlag, the value of the flag -strategy, names. If it is empty, the
+// engine selects them. A scenario that can run none of them is an error, but most engines skip it if scenarioFlag is all.
+func (o *options) setStrategies(strategyFlag, scenarioFlag string) error {
+	if strategyFlag == "" {
 		return nil
 	}
-	for _, name := range strings.Split(named, ",") {
+	for _, name := range strings.Split(strategyFlag, ",") {
 		if !slices.Contains(strategyNames(), name) {
 			return newChoiceError("strategy", name, strategyNames())
 		}
@@ -152,12 +150,12 @@ func (o *options) setStrategies(named, scenes string) error {
 		}
 		switch refusal := o.engine.spec().refusal; {
 		case refusal != "":
-			return fmt.Errorf("-strategy %s: %s", named, refusal)
-		case scenes == "all": // the others go on
+			return fmt.Errorf("-strategy %s: %s", strategyFlag, refusal)
+		case scenarioFlag == "all": // the others go on
 		case sc.network != nil:
-			return fmt.Errorf("-strategy %s: scenario %s is for %s", named, sc.name, joinWithOr(options{engine: o.engine}.selectStrategies(sc)))
+			return fmt.Errorf("-strategy %s: scenario %s is for %s", strategyFlag, sc.name, joinWithOr(options{engine: o.engine}.selectStrategies(sc)))
 		default:
-			return fmt.Errorf("-strategy %s: the best static delays of scenario %s are unknown, because its draws cannot be replayed", named, sc.name)
+			return fmt.Errorf("-strategy %s: the best static delays of scenario %s are unknown, because its draws cannot be replayed", strategyFlag, sc.name)
 		}
 	}
 	return nil

@@ -17,9 +17,8 @@ var overviewRuns = []struct{ engine, heading string }{
 	{"http", "HTTP/1.1 over loopback sockets:"},
 }
 
-// overviewOptions returns the options of the two runs that the command simulate makes if no flag selects an engine
-// or a scenario: the first scenario of the engines virtual and http, with the strategies that have a title for
-// charts.
+// overviewOptions returns the options of the two runs that simulate makes if no flag selects an engine or a scenario:
+// the first scenario of the engines virtual and http, with the strategies that have a title for charts.
 func (o options) overviewOptions() []options {
 	if o.strategies == nil {
 		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })
@@ -33,8 +32,7 @@ func (o options) overviewOptions() []options {
 	return runs
 }
 
-// runEngines runs the selected engine, or the engines of the overview. If ctx ends, it returns the results so far and
-// an error.
+// runEngines runs the selected engine, or two engines if no flag selects one. If ctx ends, it returns the results so far.
 func runEngines(ctx context.Context, o options, p *progressDisplay) (all []engineResults, err error) {
 	runs := []options{o}
 	if o.overview {
@@ -67,8 +65,8 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 	return nil
 }
 
-// printOverview writes one table with the results of all runs, and a sentence that compares the rows of the last run
-// that was not on a busy machine.
+// printOverview writes one table with the results of all runs, and a sentence that compares this library with others.
+// The sentence is about the last run that no late timers disturbed.
 func printOverview(w io.Writer, runs []engineResults) error {
 	table := textTable{titles: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}
 	titles := make(map[string]string)

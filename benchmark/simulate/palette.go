@@ -74,8 +74,7 @@ func newLineStyles(strategies []string) lineStyles {
 	return styles
 }
 
-// bestStaticLibrary is the library name of the strategies whose static hedge delay was found by trying all. They use no
-// library.
+// bestStaticLibrary stands for the library in names of strategies with the best static delays, which use no library.
 const bestStaticLibrary = "best static"
 
 // libraryName returns the library or program of a strategy: the name up to the first hyphen, or bestStaticLibrary.

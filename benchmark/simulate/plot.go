@@ -39,8 +39,7 @@ func drawLatencies(f scenarioResults, styles lineStyles) *canvas {
 	return d
 }
 
-// headlineStrategies returns the strategies with a title, which README's table and picture show, with this library
-// first.
+// headlineStrategies returns the strategies with a title, which README's table and picture show. This library is first.
 func headlineStrategies() []strategy {
 	return filterStrategies(func(s strategy) bool { return s.title != "" })
 }

@@ -56,8 +56,8 @@ func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) 
 	return table, nil
 }
 
-// runMemoized returns the results of this command with the arguments args. It returns an error if the machine is too
-// busy.
+// runMemoized runs this command with args, or returns the results of an earlier run with the same args. It returns an
+// error if the machine is too busy.
 func (m *documentMeasurer) runMemoized(args string) (engineResults, error) {
 	if found, ok := m.resultsByArgs[args]; ok {
 		return found, nil
@@ -78,8 +78,7 @@ func (m *documentMeasurer) runMemoized(args string) (engineResults, error) {
 	return found, nil
 }
 
-// appendOrigin returns a table and a line with the command, the machine, the date, and basis, which explains the
-// figures.
+// appendOrigin appends a line to a table: the command, the machine, the date, and basis, which explains the figures.
 func appendOrigin(table, citedCommand, basis string) string {
 	return fmt.Sprintf("%s\n`%s`; %s, %s; %s.\n", table, citedCommand, describeMachine(), time.Now().Format(time.DateOnly), basis)
 }

@@ -133,8 +133,7 @@ func describeCost(r row) string {
 	return cost
 }
 
-// tableNotes returns the lines of text below the tables. They explain the figures, and say whether the machine was
-// quiet.
+// tableNotes returns lines to print below the tables, which explain the figures and say whether the machine was quiet.
 func (f engineResults) tableNotes() []string {
 	engine := f.options.engine.spec()
 	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainErrorMargin())}
@@ -148,8 +147,8 @@ func (f engineResults) tableNotes() []string {
 		formatMillis(toMillis(f.timerDelay)), formatMillis(toMillis(engine.maxTimerDelay))))
 }
 
-// explainErrorMargin returns the phrase below tables that explains the values after ±, which depend on the number of
-// runs.
+// explainErrorMargin returns the phrase below tables that explains the values after ±. They are a range of several
+// runs, or an estimate from the only run.
 func (o options) explainErrorMargin() string {
 	if o.runs > 1 {
 		return fmt.Sprintf("medians of %d runs, ± half their range", o.runs)

@@ -59,7 +59,8 @@ type trial struct {
 	engineFigures func(part string, calls []int) map[string]float64
 }
 
-// wholeScenarioFigures returns a function for trial.engineFigures that returns figures for the whole scenario alone.
+// wholeScenarioFigures returns a function for trial.engineFigures: it returns figures for the whole scenario, and none
+// for its parts.
 func wholeScenarioFigures(figures map[string]float64) func(string, []int) map[string]float64 {
 	return func(part string, _ []int) map[string]float64 {
 		if part == "" {
@@ -149,8 +150,7 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	return r
 }
 
-// setEngineFigures sets the figures in r that only one engine has. calls are the indices of the row's calls in the
-// trial.
+// setEngineFigures sets the figures in r that only one engine has. calls are indices of the row's calls in the trial.
 func (t *trial) setEngineFigures(r *row, part string, calls []int) {
 	if t.engineFigures == nil {
 		return

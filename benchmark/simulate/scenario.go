@@ -10,8 +10,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A scenario determines the traffic of the clients, and the latency and faults of the server, for which strategies are
-// compared.
+// A scenario is a condition in which strategies are compared: the traffic, and the latency and faults of the server.
 type scenario struct {
 	name        string
 	description string
@@ -74,7 +73,7 @@ const referenceMeanLatency = 7250 * time.Microsecond
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
-// partBoundaries returns the times at which parts begin or end. A change of latency there is no uncertainty.
+// partBoundaries returns the times at which parts begin or end. Error margins ignore a change of latency at these times.
 func (sc scenario) partBoundaries() []time.Duration {
 	var all []time.Duration
 	for _, p := range sc.parts {
@@ -106,7 +105,8 @@ func (sc scenario) describeWithSize(s trafficFlags) string {
 	return sc.description
 }
 
-// scaledSimulation returns the scenario's traffic and server. Flags of s that are set replace the rate and the size.
+// scaledSimulation returns the traffic and the server of the scenario. The flags s, if set, replace the rate and the
+// number of requests.
 func (sc scenario) scaledSimulation(s trafficFlags) virtual.Simulation {
 	w := sc.simulation
 	if s.rps > 0 {

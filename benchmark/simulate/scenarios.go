@@ -8,7 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualScenarios returns the scenarios of the engine virtual. Those with protocols also run over sockets.
+// virtualScenarios returns the scenarios of the engine virtual. The engines in the field protocols also run them, over
+// sockets.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
 	closed := func(m virtual.LatencyModel, requests int) virtual.Simulation {
@@ -132,7 +133,8 @@ func networkScenarios() []scenario {
 	}})
 }
 
-// queueScenarios returns scenarios like queue-ignores-cancel of the engine virtual, over a simulated network.
+// queueScenarios returns scenarios over a simulated network, in which cancelled requests still occupy the servers, as
+// in the virtual scenario queue-ignores-cancel.
 func queueScenarios() []scenario {
 	rate := 0.8 * 20 / referenceMeanLatency.Seconds()
 	in := func(name, about string, tls bool, protocols ...string) scenario {

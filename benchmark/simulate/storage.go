@@ -53,9 +53,8 @@ var storageEngine = labEngine[storelab.Row]{
 	},
 }
 
-// excessBytesPercent returns by how many percent the bytes that reads requested (key askedTwice) and received
-// (sentTwice) exceed the bytes that were read. reads are indexes in traffic, which has the bytes of every read of a
-// trial.
+// excessBytesPercent returns the bytes that reads caused beyond the bytes that were read, in percent: requested (key
+// askedTwice) and received (sentTwice). reads are indexes in traffic, the bytes of every read of a trial.
 func excessBytesPercent(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	if len(reads) == 0 {
 		return nil

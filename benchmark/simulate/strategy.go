@@ -106,7 +106,7 @@ func (s strategy) runsIn(sc scenario) bool {
 // isBestStatic reports whether the delays are the best in hindsight, computed from the calls of other strategies.
 func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
 
-// fullDescription returns the description, and which model replaces the strategy over gRPC and in virtual time.
+// fullDescription returns the description with the models that replace the strategy over gRPC and in virtual time.
 func (s strategy) fullDescription() string {
 	text := s.description
 	if s.grpcModel != "" {

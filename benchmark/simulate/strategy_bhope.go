@@ -41,8 +41,7 @@ func newBhopeInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error)
 	return []grpc.UnaryClientInterceptor{bhope.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
 }
 
-// newBhopePolicy returns the policy of the library github.com/bhope/hedge, with the request rate in s or else the
-// default.
+// newBhopePolicy returns the policy of github.com/bhope/hedge, for the request rate s.rate, or the default if it is 0.
 func newBhopePolicy(s *clientSetup) *bhope.Policy {
 	p := bhope.New(cmp.Or(s.rate, bhope.DefaultRPS))
 	s.refused = p.DeniedHedges

@@ -14,8 +14,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// The strategy of the library failsafe-go sends one hedge after a moving quantile of the latency, within the default budget
-// of the library.
+// The library failsafe-go sends one hedge after a moving quantile of the latency, within the default budget of the library.
 func init() {
 	registerStrategies(strategy{
 		name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", description: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
@@ -32,8 +31,7 @@ func init() {
 	})
 }
 
-// newFailsafePolicy returns the hedge policy of failsafe-go for responses of type R. s receives the function that counts
-// refused hedges.
+// newFailsafePolicy returns the hedge policy of failsafe-go for responses of type R. It sets the counter s.refused.
 func newFailsafePolicy[R any](s *clientSetup) hedgepolicy.HedgePolicy[R] {
 	var refused atomic.Int64
 	s.refused = func() int { return int(refused.Load()) }

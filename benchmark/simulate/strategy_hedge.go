@@ -36,8 +36,7 @@ func (l libraryClientFactory) newStrategy(s strategy) strategy {
 	return s
 }
 
-// libraryVariants returns strategies of this library with further options. Each runs only in the scenarios in which its
-// options matter.
+// libraryVariants returns strategies of this library with further options, each only in scenarios where they matter.
 func libraryVariants() []strategy {
 	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
 		return func(*clientSetup) []hedge.HTTPOption { return options }
@@ -141,7 +140,7 @@ func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
 	return opts
 }
 
-// defaultPolicyConfig returns hedge.DefaultConfig in the form of the internal package policy.
+// defaultPolicyConfig converts hedge.DefaultConfig to the configuration of this library's internal policy package.
 func defaultPolicyConfig() hedging.Config {
 	c := hedge.DefaultConfig()
 	return hedging.Config{

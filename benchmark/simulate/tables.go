@@ -180,7 +180,7 @@ func boldIfOurs(strategy, text string) string {
 }
 
 // formatEndpoints returns the Markdown table of clients with several endpoints: a row for each scenario. Its cells are
-// the 99th percentiles of the strategies, and the costs of hedge.WithEndpoints.
+// the 99th percentiles of the strategies, and the extra requests and errors of hedge.WithEndpoints.
 func formatEndpoints(f engineResults) string {
 	table := textTable{titles: slices.Concat([]string{"p99 in ms"}, f.scenarios[0].strategies(), []string{"extra requests %", "errors"})}
 	for _, s := range f.scenarios {
