@@ -38,8 +38,8 @@ var (
 // sendAndReceive sends the message of q to its server, receives the response, and adds an event to q.inbox when q ends.
 // It runs on a goroutine of its own.
 //
-// If taskDone is not nil, it first waits until q has its slots, or until taskDone is closed, because the task has
-// ended.
+// If taskDone is nil, q already has its slots. Otherwise it first waits for them. It gives up when taskDone is closed,
+// which means that the Task has ended.
 func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 	defer q.wg.Done()
 	stack.GrowTo8KiB()
@@ -193,14 +193,11 @@ func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	return conn.SetDeadline(time.Now().Add(timeout)) // dialing may have taken longer
 }
 
-// extendDeadline decides whether a query over UDP continues to wait after its deadline, because a late response is
-// still useful. If so, it returns true and sets the next deadline.
+// extendDeadline decides, at the deadline of a query over UDP, whether the query continues to wait for a late response.
+// If so, it sets the next deadline and returns true.
 //
-// The first call counts a timeout of the server, and extends the deadline to loserDeadline. It returns false if q was
-// stopped.
-//
-// A later call removes the deadline. It returns false if q was stopped, if the task has ended, or if another query
-// waits for a slot of q.
+// The first call counts a timeout of the server, and sets the deadline to loserDeadline. A later call removes the
+// deadline, unless the Task has ended or another query waits for a slot of q. It returns false if q was stopped.
 func (q *query) extendDeadline() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -76,8 +76,9 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 	return decode.AppendChecksum(append(b, all...))
 }
 
-// appendServers encodes the servers for an export, and appends the result to b. It includes each server that has
-// answered within decode.MaxAge before now, and the samples of firstRTTs.
+// appendServers encodes the state of servers for an export, and appends the result to b. It includes each server that
+// has answered within decode.MaxAge before now. It also includes the round trip times from which the delays for unknown
+// servers are estimated.
 func (f *Pool) appendServers(b []byte, now time.Time) []byte {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()
@@ -227,10 +228,11 @@ func decodeRTT(d *decode.Decoder) float32 {
 	return float32(t)
 }
 
-// importServers adds the servers of an export to the server table, until the table is full. It skips servers that have
+// importServers adds the servers in an export to the server table, until the table is full. It skips servers that have
 // already answered this Pool.
 //
-// window holds the samples of firstRTTs in the export. age is the time since the export, and now the present time.
+// window holds the exported round trip times of first answers (see firstRTTs). age is the time since the export, and
+// now the present time.
 func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

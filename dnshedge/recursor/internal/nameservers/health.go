@@ -21,8 +21,8 @@ const (
 )
 
 // backoffState decides when an unresponsive server is avoided: during a backoff, other servers are preferred. It counts
-// unanswered queries about one zone, or zones with unanswered queries, and holds the end of the current backoff. Times
-// are durations since Pool.epoch.
+// either the unanswered queries about one zone, or the zones about which queries were not answered. Times are durations
+// since Pool.epoch.
 type backoffState struct {
 	avoidUntil      time.Duration // end of the backoff
 	lastZone        uint32        // hash of the unanswered zone that was counted last; zero if queries are counted
@@ -40,10 +40,9 @@ func (s *backoffState) startBackoff(now time.Duration) {
 	}
 }
 
-// recordUnansweredZone counts a zone about which the server left a query unanswered. zone is the hash of the zone's
-// name. After backoffThreshold zones without an answer in between, other servers are preferred for a while (backoff).
-//
-// The same zone is not counted twice in a row.
+// recordUnansweredZone counts a zone about which the server left a query unanswered. After backoffThreshold zones
+// without an answer in between, the server is avoided for a while (backoff). zone is the hash of the zone's name. The
+// same zone is not counted twice in a row.
 func (s *backoffState) recordUnansweredZone(now time.Duration, zone uint32) {
 	if s.unansweredCount > 0 && zone == s.lastZone {
 		return
@@ -65,7 +64,8 @@ const (
 	groupCount // number of groups
 )
 
-// qtypeGroupOf returns the group of qtype. A server may drop the queries of a group and answer all others.
+// qtypeGroupOf returns the group of a query type. The health of servers is recorded by group, because a server may drop
+// the queries of one group and answer all others.
 func qtypeGroupOf(qtype uint16) qtypeGroup {
 	switch qtype {
 	case dns.TypeA:
@@ -104,27 +104,28 @@ type healthKey struct {
 	zoneQtype zoneQtypeID
 }
 
-// A zoneQtypeID identifies a zone and a qtypeGroup. It is a hash of the zone's name, except that its lowest two bits
-// are the qtypeGroup.
+// A zoneQtypeID identifies a zone and a group of query types. It is a hash of the zone's name, except that its lowest
+// two bits are the qtypeGroup.
 type zoneQtypeID uint64
 
-// zoneHash returns the upper 32 bits of the hash of the zone's name. They identify the zone without the qtypeGroup.
+// zoneHash returns the upper 32 bits of the hash of the zone's name. They are the same for all groups of query types.
 func (t zoneQtypeID) zoneHash() uint32 { return uint32(t >> 32) }
 
 // unansweredZones is a zoneQtypeID that stands for all zones for which a server has never answered. Its
 // zoneServerHealth counts unanswered zones instead of queries.
 const unansweredZones = zoneQtypeID(groupCount)
 
-// A healthTable holds the health of servers for zones, in at most max entries. A missing entry means that the server
-// was not queried for the zone recently. Pool.mu guards the table and its entries.
+// A healthTable records, for at most max pairs of server and zone, whether the server answers queries about the zone. A
+// missing entry means that the server was not queried about the zone recently. Pool.mu guards the table and its
+// entries.
 type healthTable struct {
 	seed maphash.Seed
 	max  int
 	all  map[healthKey]*zoneServerHealth
 }
 
-// hashZoneQtype returns the ID of a zone and the qtypeGroup k. The hash has a random seed, so that an attacker cannot
-// choose zone names with equal IDs.
+// hashZoneQtype returns the map key for a zone and a group of query types. The hash has a random seed, so that an
+// attacker cannot choose zone names with equal keys.
 func (t *healthTable) hashZoneQtype(zone string, k qtypeGroup) zoneQtypeID {
 	return zoneQtypeID(maphash.String(t.seed, zone))&^3 | zoneQtypeID(k)
 }
@@ -145,8 +146,7 @@ func (t *healthTable) getOrCreateHealth(k healthKey, now time.Duration) *zoneSer
 }
 
 // endZoneBackoffs ends the backoff of the server at addr for all zones about which it has never answered. It is called
-// when the server has answered a query: the server is reachable, so missing answers about these zones had another
-// cause.
+// when the server has answered a query about any zone: the server is reachable, so missing answers had another cause.
 func (t *healthTable) endZoneBackoffs(addr netip.AddrPort) {
 	k := healthKey{addr, unansweredZones}
 	if s := t.all[k]; s != nil {

@@ -36,8 +36,9 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 // isStopped reports whether no hedge may be sent, because hedging is disabled or an outage suspends it.
 func (h *hedgeBudget) isStopped() bool { return h.off || h.outage.Load() }
 
-// hasToken reports whether the budget has a token above hedgeReserve for a hedge. It does not spend the token. It returns
-// false if hedging is stopped. Otherwise, a false result is counted as a denied hedge.
+// hasToken reports whether the budget has a token for a hedge, beyond the tokens that hedgeReserve keeps for reliable
+// servers. It does not spend the token. It returns false if hedging is stopped. Otherwise, a false result is counted as
+// a denied hedge.
 func (h *hedgeBudget) hasToken() bool {
 	if h.isStopped() {
 		return false
@@ -49,10 +50,11 @@ func (h *hedgeBudget) hasToken() bool {
 	return true
 }
 
-// spendToken spends a token for a hedge. It returns true if the hedge may be sent. It returns false if hedging is
+// spendToken spends a token for a hedge, and returns true if the hedge may be sent. It returns false if hedging is
 // stopped, the budget has no token, or the rate limit is reached. The latter two are counted as denied hedges.
 //
-// The last hedgeReserve tokens are only for hedges of queries to reliable servers, for which isReliable must be true.
+// isReliable must be true if the hedge goes to a server that usually answers. Only these hedges may use the last
+// hedgeReserve tokens.
 func (h *hedgeBudget) spendToken(isReliable bool) bool {
 	if h.isStopped() {
 		return false

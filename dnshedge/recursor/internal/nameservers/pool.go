@@ -81,7 +81,8 @@ func NewPool(conf Config) *Pool {
 	return f
 }
 
-// Close ends all queries and searches, and waits for their goroutines. Later QueryServers calls return net.ErrClosed.
+// Close stops all queries and all lookups of server addresses, and waits for their goroutines. Later QueryServers calls
+// return net.ErrClosed.
 func (f *Pool) Close() {
 	f.mu.Lock()
 	f.closed = true

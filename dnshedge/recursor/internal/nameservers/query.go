@@ -19,8 +19,8 @@ const (
 )
 
 // A query is one message to one server, and the wait for its answer. The goroutine of the queryLoop creates it, and a
-// goroutine of its own sends it. It may outlive the task that needs the answer. Each struct in it has its own rule for
-// access.
+// goroutine of its own sends it. It may outlive the Task that needs the answer. The embedded structs say which
+// goroutine may use which fields.
 type query struct {
 	*Pool
 	querySetup
@@ -47,25 +47,24 @@ type querySetup struct {
 	rto        time.Duration // retransmission timeout, since sharedQueryState.sent
 }
 
-// A queryProgress is the state of a query from the view of its queryLoop: waiting, sent or overdue. Only the goroutine
-// of the queryLoop uses it.
+// A queryProgress holds the fields of a query with which its queryLoop decides about the next action. Only the
+// goroutine of the queryLoop uses it.
 type queryProgress struct {
 	state        queryState
 	processDelay time.Duration // correction of the timers for the time in which this process was too busy to read the answer
 	hedgeable    bool          // a hedge may be sent when hedgeDelay has passed; false once the hedge was considered
 }
 
-// A queryResult is the result of a query. The goroutine of the query uses it until it has pushed the event that the
-// query has ended, and the goroutine of the queryLoop afterwards.
+// A queryResult holds the response or the error of a query. Only the goroutine of the query may use it, until it has
+// reported the end of the query with an event. Then only the goroutine of the queryLoop may.
 type queryResult struct {
 	writtenAt time.Time // time at which the message was written; zero before
 	msg       *dns.Msg
 	err       error
 }
 
-// A sharedQueryState is the part of a query that other queries and tasks may change: its slots, its connection, and
-// whether it was stopped. Pool.mu guards the fields, except that sent may be read without it once the query has its
-// slots.
+// A sharedQueryState is the part of a query that other queries may change: its slots, its connection, and whether it
+// was stopped. Pool.mu guards the fields. The field sent may be read without the lock once the query has its slots.
 type sharedQueryState struct {
 	sent             time.Time     // time at which the query got its slots; not changed afterwards
 	hasSlots         bool          // the query has its slots
@@ -77,8 +76,8 @@ type sharedQueryState struct {
 	countedAsTimeout bool               // recordTimeout was called
 }
 
-// queryOptions holds the properties of a query that its repetition copies. A query is repeated over TCP after a
-// truncated response, and without EDNS if the server rejects EDNS.
+// queryOptions holds the properties of a query that remain when it is sent to the same server again. This happens over
+// TCP after a truncated response, and without EDNS if the server rejects EDNS.
 type queryOptions struct {
 	number       int  // number of the attempt, see Attempt.Attempt
 	hedge        bool // the query is sent because an earlier answer is late
@@ -87,7 +86,7 @@ type queryOptions struct {
 	paidByBudget bool // a token of the hedge budget was spent for the query
 }
 
-// A queryState is the progress of a query from the view of its queryLoop: waiting, sent, evicted or overdue.
+// A queryState is the stage of a query: waiting for slots, sent, evicted by another query, or overdue.
 type queryState int8
 
 const (
@@ -155,7 +154,7 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 }
 
 // A socketLimiter limits the number of open sockets. If a query needs a socket and none is free, it stops an evictable
-// query, which is unlikely to be answered. Pool.mu guards it.
+// query: the answer is unlikely to come or is not needed any more. Pool.mu guards it.
 type socketLimiter struct {
 	slots     semaphore           // limits the open sockets
 	open      map[*query]struct{} // queries that have slots, and therefore may have a socket
@@ -288,8 +287,8 @@ func (f *Pool) evictQuery(s *semaphore) {
 	}
 }
 
-// markEvictable makes q evictable: another query may stop it when it needs its socket. If a query waits for a socket
-// already, an evictable query is stopped at once. The caller must hold mu.
+// markEvictable allows other queries to stop q when they need its socket. If one waits for a socket already, an
+// evictable query is stopped at once. The caller must hold mu.
 func (q *query) markEvictable() {
 	if !q.hasSlots || q.evictable != nil {
 		return
@@ -304,25 +303,27 @@ func (q *query) markEvictable() {
 // probably lost. The caller must hold mu.
 func (q *query) isLaterQueryAnswered() bool { return q.wasSentBefore(q.server.lastAnswer) }
 
-// wasSentBefore reports whether q was sent before another query, which the same server has answered at the time
-// answered, since Pool.epoch. The sending time of the other query is estimated as answered minus the server's round
-// trip time. The caller must hold mu.
+// wasSentBefore reports whether q was sent before another query to the same server, which was answered at the time
+// answered (since Pool.epoch). The other query is assumed to have been sent one round trip time earlier. The caller
+// must hold mu.
 func (q *query) wasSentBefore(answered time.Duration) bool {
 	return answered-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
-// isProbablyLost reports whether q was probably lost. It is true after answerTimeout. It is also true after the
-// retransmission timeout of q, if the server has answered a later query. The caller must hold mu.
+// isProbablyLost reports whether q was probably lost, so that its slots may be used for another query. It is true after
+// answerTimeout. It is also true after the retransmission timeout of q, if the server has answered a later query. The
+// caller must hold mu.
 func (q *query) isProbablyLost() bool {
 	passed := time.Since(q.sent)
 	return passed >= answerTimeout || passed >= q.rto && q.isLaterQueryAnswered()
 }
 
-// abandonQuery records that the task of q has ended and no longer needs the answer. The caller must hold mu.
+// abandonQuery records that the answer to q is not needed any more, because its Task has ended. The caller must hold
+// mu.
 //
 // A query over UDP continues, because a late answer still shows the round trip time of the server. It becomes
-// evictable, so that another query can get its slots. If there are more than maxEvictable evictable queries, it stops.
-// A query over TCP always stops.
+// evictable: another query may stop it to get its slots. If there are more than maxEvictable evictable queries, it
+// stops. A query over TCP always stops.
 func (q *query) abandonQuery() {
 	q.abandoned = true
 	if !q.hasSlots {
@@ -363,8 +364,8 @@ func (q *query) recordTimeout() {
 	q.families[familyIndex(q.addr)].recordUnansweredZone(now, q.zone.name, hasAnsweredZone)
 }
 
-// recordAnswer records that the server has answered q, and the round trip time. It ends the backoffs of the server and
-// the zone, and releases the slots of q. It returns true if the task still needs the answer.
+// recordAnswer records that the server has answered q, and the round trip time. The server and the zone leave their
+// backoff, and other queries get the slots of q. It returns true if the Task still needs the answer.
 func (q *query) recordAnswer() bool {
 	now := time.Now()
 	took := min(now.Sub(q.writtenAt), answerTimeout)

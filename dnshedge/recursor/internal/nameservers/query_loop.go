@@ -77,9 +77,9 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	return nil, a.failTask()
 }
 
-// A queryLoop sends the question of one task to the servers of a zone, until a response is accepted or the task fails.
-// It is the state of one QueryServers call. Only the goroutine of that call may use its fields, except inbox, which is
-// safe for concurrent use.
+// A queryLoop is the state of one Pool.QueryServers call. It sends the question of a Task to one server of the zone
+// after the other, until a response is accepted or the Task fails. Only the goroutine of that call may use its fields,
+// except inbox, which is safe for concurrent use.
 type queryLoop struct {
 	*Pool
 	*Task
@@ -101,8 +101,7 @@ type queryLoop struct {
 	outcome    taskEvents
 }
 
-// A taskEvents records events of a task, for example a received response or a local error. failTask derives the error
-// of the task from them.
+// A taskEvents records facts from which failTask later derives the error of a Task without an answer.
 type taskEvents struct {
 	sentAny     bool  // a query has left this machine
 	localErr    error // error of a query that could not be sent; nil if there is none
@@ -111,9 +110,9 @@ type taskEvents struct {
 	backedOff   bool  // backOffZone has recorded the name of the task
 }
 
-// registerWithZone registers the task as a user of its zone, so that the state of the zone remains in memory. It
-// returns ErrNoServers if the zone is in backoff, because its servers did not answer. It returns net.ErrClosed after
-// Close of the Pool.
+// registerWithZone gets the state of the Task's zone, and registers the Task as a user of it, so that the state is not
+// removed. The error is ErrNoServers if the zone is in backoff, because its servers did not answer. It is net.ErrClosed
+// after Close of the Pool.
 func (a *queryLoop) registerWithZone() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -127,7 +126,7 @@ func (a *queryLoop) registerWithZone() error {
 	return nil
 }
 
-// A queryReason is the event that causes a query: for example, the start of the task, the failure of a server, or a
+// A queryReason is the event that causes a query: for example, the start of the Task, the failure of a server, or a
 // late response.
 type queryReason int
 
@@ -166,8 +165,8 @@ func (a *queryLoop) queryNextServer(why queryReason) {
 	a.sendQuery(c, why, nil)
 }
 
-// selectSearchScope returns the scope of a search for further servers. If no known server of the zone has responded,
-// the scope excludes names within the zone, because their lookup would need these servers.
+// selectSearchScope returns which server names to look up for addresses of further servers. If no known server of the
+// zone has responded, it excludes names within the zone. Their lookup would need the same servers.
 func (a *queryLoop) selectSearchScope() SearchScope {
 	if a.outcome.gotResponse || len(a.candidates) == 0 {
 		return AllNames
@@ -175,17 +174,17 @@ func (a *queryLoop) selectSearchScope() SearchScope {
 	return OutOfDomainNames
 }
 
-// hasStoppedSending reports whether the task must not send more queries, because of an error or because its time has
-// passed.
+// hasStoppedSending reports whether the Task must not send more queries. This is so after an error such as a reached
+// limit, after maxQueryTime, or with EndEarly after earlyEndTime.
 func (a *queryLoop) hasStoppedSending() bool {
 	passed := a.elapsed() - a.beganAt
 	return a.outcome.fatalErr != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
 }
 
-// hasFailed reports whether the task must end without an answer, because no answer can be expected any more.
+// hasFailed reports whether the question must end without an answer, because no answer can be expected any more.
 //
-// When the task has waited until lastDeadline, hasFailed also records that the servers are unresponsive (see
-// backOffZone). The task may then continue to wait until Task.AwaitUntil.
+// When all queries have waited until lastDeadline, it starts a backoff of the zone as a side effect (see backOffZone).
+// The queryLoop may then continue to wait until Task.AwaitUntil.
 func (a *queryLoop) hasFailed() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
@@ -205,8 +204,8 @@ func (a *queryLoop) hasFailed() bool {
 	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
 }
 
-// awaitDeadline returns the time until which the task waits for overdue queries, which is the result of
-// Task.AwaitUntil. If that function is nil, it returns the zero time.
+// awaitDeadline returns the time until which the Task waits for overdue queries: the result of Task.AwaitUntil. It is
+// zero if that function is nil.
 func (a *queryLoop) awaitDeadline() time.Time {
 	if a.AwaitUntil == nil {
 		return time.Time{}
@@ -214,8 +213,8 @@ func (a *queryLoop) awaitDeadline() time.Time {
 	return a.AwaitUntil()
 }
 
-// lastDeadline returns the latest time until which a query of the task waits for its answer. It is zero if there are no
-// queries.
+// lastDeadline returns the time at which the last of the running queries stops waiting for its answer. It is zero if
+// there are no queries.
 func (a *queryLoop) lastDeadline() (last time.Time) {
 	for _, q := range a.queries {
 		if at := q.loserDeadline(); at.After(last) {
@@ -225,8 +224,8 @@ func (a *queryLoop) lastDeadline() (last time.Time) {
 	return last
 }
 
-// latestQuery returns the query that was sent last among the queries whose retransmission timeout has not passed. It
-// returns nil if there is none.
+// latestQuery returns the query that was sent last. It ignores queries whose retransmission timeout has passed, and
+// returns nil if there are no others.
 func (a *queryLoop) latestQuery() *query {
 	for i := len(a.queries) - 1; i >= 0; i-- {
 		if q := a.queries[i]; q.state != stateOverdue {
@@ -236,8 +235,8 @@ func (a *queryLoop) latestQuery() *query {
 	return nil
 }
 
-// setTimer sets the timer of the task to the time of its next action if no response comes before: a hedge, a query to
-// the next server, or the end. If only an event can cause the next action, it stops the timer.
+// setTimer sets the timer to the time at which the queryLoop must act if no response comes before. The action is a
+// hedge, a query to the next server, or the end. If only an event can cause the next action, it stops the timer.
 func (a *queryLoop) setTimer() {
 	q := a.latestQuery()
 	switch {
@@ -279,7 +278,7 @@ func (a *queryLoop) handleTimer() {
 }
 
 // markQueriesOverdue marks all sent queries as overdue: their retransmission timeout has passed, but an answer is still
-// accepted. It removes queries that were stopped for other queries.
+// accepted. It removes queries that were evicted, which means stopped because another query needed their slots.
 func (a *queryLoop) markQueriesOverdue() {
 	var ended []*query
 	a.mu.Lock()
@@ -323,8 +322,8 @@ func (a *queryLoop) sendHedge(late *candidate) {
 // sendQuery sends a query to the candidate c for the reason why, on a new goroutine, which may first wait for slots. If
 // the query repeats an earlier one, repeated has the options of the new query. Otherwise it is nil.
 //
-// It sends nothing if SpendQuery returns an error, or if a hedge gets no slot. It also sends nothing if all callers
-// that wait for the task are hedges and the hedge budget is empty.
+// It sends nothing if Task.SpendQuery returns an error, or if a hedge gets no slot. It also sends nothing if the answer
+// is needed only for hedges (Task.IsHedge) and the hedge budget is empty.
 func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
 	paid := why == reasonHedge // by the hedge budget
 	if !paid && a.IsHedge != nil && a.IsHedge() {
@@ -368,12 +367,12 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 	}
 }
 
-// acquireSlots creates a query to the candidate c, and acquires its slots. If slots are missing, the returned query is
-// in stateWaiting. For a repetition, repeated has its options. Otherwise it is nil.
+// acquireSlots creates a query to the candidate c for the reason why, and acquires its slots. If slots are missing, the
+// query has the state stateWaiting. For a repetition of an earlier query, repeated has the options of the query.
+// Otherwise it is nil.
 //
-// The returned candidate is c, unless the server of c has no free slot and another candidate is better.
-//
-// The returned query is nil if the Pool is closed, or if the query is a hedge and a slot is missing.
+// It returns the query and its candidate. The candidate differs from c if the server of c has no free slot and another
+// candidate is better. The query is nil if the Pool is closed, or if the query is a hedge and a slot is missing.
 func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryOptions) (*candidate, *query) {
 	now := a.elapsed()
 	a.mu.Lock()
@@ -399,8 +398,9 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	return c, q
 }
 
-// newQuery creates a query to the candidate c, for the reason why. It acquires no slots and sends nothing. If the query
-// repeats an earlier one, repeated has the options of the new query. Otherwise it is nil. The caller must hold mu.
+// newQuery creates a query to the candidate c, for the reason why, but does not send it. It acquires no slots. If the
+// query repeats an earlier one, for example over TCP, repeated has the options of the new query. Otherwise it is nil.
+// The caller must hold mu.
 func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
 	q := &query{Pool: a.Pool, querySetup: querySetup{
 		queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && !a.PreferSignatures && a.elapsed() < c.server.noEDNSUntil},
@@ -462,8 +462,8 @@ func (a *queryLoop) attemptInfo(q *query) Attempt {
 	}
 }
 
-// handleEvent processes the event e of a query. If the query has an acceptable response, it returns the response.
-// Otherwise it returns nil, and sends the next query if it is due.
+// handleEvent processes the event e of a query: it was sent, or it has ended. It returns the response of the query if
+// the Task accepts it. Otherwise it returns nil, and sends another query if one is due.
 func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	q := e.query
 	if !e.ended {
@@ -543,8 +543,8 @@ func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	return a.updateLameness(c, err)
 }
 
-// updateLameness records a response of the candidate c, for which Task.CheckResponse has returned err. It returns err.
-// Afterwards c.lame is true if other servers are now preferred for the name of the task.
+// updateLameness records how the server of the candidate c has responded: err is the result of Task.CheckResponse, and
+// is returned. Afterwards c.lame is true if other servers are preferred for the name of the Task.
 func (a *queryLoop) updateLameness(c *candidate, err error) error {
 	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
 	a.mu.Lock()
@@ -566,8 +566,8 @@ func isEDNSRejected(m *dns.Msg) bool {
 	return false
 }
 
-// reportQueryEnd calls Config.OnQueryEnd for a query that has ended with err. It also records whether the query has
-// left this machine.
+// reportQueryEnd calls Config.OnQueryEnd for a query that has ended with err. It also records whether any query has
+// left this machine, because a Task without such a query ends with a LocalError.
 func (a *queryLoop) reportQueryEnd(q *query, err error) {
 	switch {
 	case !q.writtenAt.IsZero():
@@ -580,9 +580,9 @@ func (a *queryLoop) reportQueryEnd(q *query, err error) {
 	}
 }
 
-// addFoundServers adds the servers of the search result x to the candidates. It queries one of them if the task needs a
-// server, or if the search was started for a hedge and a token was spent for it. If all found addresses are known or not
-// allowed, it starts another search.
+// addFoundServers adds the servers that a search has found to the candidates. It then queries one of them in two cases:
+// the Task needs a server now, or a token was spent for a hedge to a found server. If the search has found no new
+// allowed address, it starts another one.
 func (a *queryLoop) addFoundServers(x searchResult) {
 	s := &a.search
 	n := len(a.candidates)
@@ -611,8 +611,8 @@ func (a *queryLoop) addFoundServers(x searchResult) {
 	}
 }
 
-// failTask ends a task without an acceptable response: it records whether the zone is unresponsive, and returns the
-// error of the task.
+// failTask ends a Task that has no acceptable response: it returns the error of the Task, and may start a backoff of
+// the zone.
 func (a *queryLoop) failTask() error {
 	if a.outcome.fatalErr == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
 		return ErrNoHedgeBudget // it does not concern the servers
@@ -630,10 +630,11 @@ func (a *queryLoop) failTask() error {
 	return ErrNoServers
 }
 
-// backOffZone starts a backoff of the zone, if its servers are unresponsive. It returns true if all of them are.
+// backOffZone reports whether all servers of the zone were queried and none has responded. If so, it starts or extends
+// a backoff of the zone, in which the zone is not queried.
 //
-// The backoff may start only with the second unanswered name, see recordUnansweredName. A minimised question starts
-// none.
+// The backoff may start only with the second unanswered name (see recordUnansweredName). A question with a minimised
+// name starts none, because a server may drop only these.
 func (a *queryLoop) backOffZone() bool {
 	if !a.areAllUnresponsive() {
 		return false
@@ -654,8 +655,8 @@ func (a *queryLoop) backOffZone() bool {
 	return true
 }
 
-// areAllUnresponsive reports whether the loop has queried all candidates without a response. It is false if a
-// candidate has answered another query loop since the start of this one.
+// areAllUnresponsive reports whether all candidates were queried, and none has responded to this Task. It is false if a
+// candidate has answered another Task since the start of this one.
 func (a *queryLoop) areAllUnresponsive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -674,12 +675,11 @@ func (a *queryLoop) areAllUnresponsive() bool {
 	return true
 }
 
-// endTask ends the task: the task no longer counts as a user of its zone, and no longer waits for a search for server
-// addresses.
+// endTask ends the Task, with the error err or with nil. The Task no longer counts as a user of its zone, and no longer
+// waits for further servers.
 //
-// Its unfinished queries become losers, whose answers the task does not need. They may continue for a while, to measure
-// the servers. err is the error of the task. The losers are reported to Config.OnQueryEnd with err, or with
-// race.ErrLost if err is nil.
+// Its unfinished queries become losers, whose answers are not needed. They may continue for a while, to measure the
+// servers. They are reported to Config.OnQueryEnd with err, or with race.ErrLost if err is nil.
 func (a *queryLoop) endTask(err error) {
 	a.timer.Stop()
 	if a.search.running && a.search.paidByBudget {

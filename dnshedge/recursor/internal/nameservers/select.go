@@ -19,8 +19,9 @@ const (
 	maxAttempts = 3 // maximum number of queries over UDP for one question to one server (RFC 9520 §3.1)
 )
 
-// A candidate is a server for the next query of a task, with the properties that determine its preference and timeouts.
-// Only the goroutine of the queryLoop uses it. Pool.mu guards the server and the health to which it points.
+// A candidate is a server to which a Task may send its next query, with the properties that determine its preference
+// and timeouts. Only the goroutine of the queryLoop uses it. Pool.mu guards the server and the health to which it
+// points.
 type candidate struct {
 	*server
 	index                 int               // index in queryLoop.candidates
@@ -105,11 +106,11 @@ func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	return best
 }
 
-// selectHedgeServer returns the best of the candidates in all for a hedge, or nil if none is suitable. It considers
-// only candidates of the serverClass that is the likeliest to answer.
+// selectHedgeServer returns the best of the candidates in all for a hedge, or nil if none is suitable. If some
+// candidates are usable and others are in backoff or lame, it considers only the usable ones.
 //
-// It prefers candidates that the task has not queried, and among these a server that has never answered. If there are
-// none, it returns a reliable server that the task has queried once, because that query was probably lost.
+// It prefers servers that have no query of this Task yet, and among these a server that has never answered. If there
+// are none, it returns a server with one query. If this server usually answers, that query was probably lost.
 func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -136,8 +137,9 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
-// isReliable reports whether the server of the candidate c had answered before the task, and has answered its latest query about
-// the zone. Servers of an attacker may answer for one zone only.
+// isReliable reports whether the server of the candidate c probably answers a hedge. It must have answered the Pool
+// before the Task began, and must have answered the latest query about the zone. Servers of an attacker may answer for
+// one zone only.
 func (f *Pool) isReliable(c *candidate) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

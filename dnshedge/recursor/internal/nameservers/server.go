@@ -115,7 +115,8 @@ func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 	}
 }
 
-// mergeSamples adds the samples of an imported window. It does nothing if c already has as many samples as the window.
+// mergeSamples adds the exported samples in window, so that a new Pool has estimates at once. It does nothing if c
+// already has as many samples as window.
 func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 	if c.window.Len() >= window.Len() {
 		return
@@ -126,7 +127,8 @@ func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 	}
 }
 
-// updateQuantiles sets median and hedgeDelay to quantiles of the samples, but at most maxFirstRTT.
+// updateQuantiles recomputes the expected round trip time (median) and the hedge delay of unknown servers from the
+// samples. Neither exceeds maxFirstRTT.
 func (c *firstRTTs) updateQuantiles() {
 	c.newSamples = 0
 	c.median, _ = c.window.Quantile(0.5)

@@ -8,9 +8,8 @@ import (
 // maxSearches is the maximum number of FindServers calls of a task.
 const maxSearches = 16
 
-// A serverSearch finds the addresses of further servers for a task, by calls of Task.FindServers in the background. It
-// is used when the task has queried all servers whose addresses are known. Only the goroutine of the queryLoop may use
-// its fields.
+// A serverSearch finds the addresses of further servers for a Task. It calls Task.FindServers in the background when
+// all servers with known addresses were queried. Only the goroutine of the queryLoop may use its fields.
 type serverSearch struct {
 	pool        *Pool
 	findServers func(context.Context, SearchScope, <-chan struct{}) ([]netip.AddrPort, error) // Task.FindServers
@@ -27,8 +26,8 @@ type serverSearch struct {
 	stop           func()            // cancels ctx
 }
 
-// A searchResult is the result of one FindServers call: the addresses of further servers, or an error. It also has the
-// scope of the call.
+// A searchResult is the result of a Task.FindServers call with a given scope: the addresses of further servers, or an
+// error.
 type searchResult struct {
 	servers []netip.AddrPort
 	err     error
@@ -81,9 +80,8 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	return true
 }
 
-// ensureUrgentSearch makes the search for further servers of the zone urgent, because the task needs another server.
-// When the search finds a server, the task queries that server at once. If no search is running, ensureUrgentSearch
-// starts one with the scope e.
+// ensureUrgentSearch searches for further servers because the Task needs another server now. When the search finds one,
+// it is queried at once. A running search becomes urgent. Otherwise a search with the scope e starts.
 func (s *serverSearch) ensureUrgentSearch(ctx context.Context, e SearchScope) {
 	switch {
 	case s.isUrgent:

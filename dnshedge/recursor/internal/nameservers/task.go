@@ -9,7 +9,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Task is one question to the servers of one zone, for Pool.QueryServers. The caller creates a Task for each call.
+// A Task is one question to the servers of one zone, with the functions that decide about responses and costs. The
+// caller creates a Task for each call of Pool.QueryServers.
 type Task struct {
 	Name string // absolute and in lower case, as returned by dns.CanonicalName
 	Type uint16
@@ -72,8 +73,8 @@ type Task struct {
 	SpendQuery func(hedge bool) error
 }
 
-// A SearchScope determines which server names Task.FindServers looks up in order to find addresses of further servers.
-// Each value includes the names of the values before it.
+// A SearchScope limits the server names that Task.FindServers looks up to find addresses of further servers. Each value
+// also allows the names of the values before it.
 type SearchScope int
 
 const (
@@ -102,8 +103,8 @@ var ErrNoHedgeBudget = errors.New("recursor: hedge budget is empty")
 // ErrNoServers is the error of a task if no server has sent an acceptable response.
 var ErrNoServers = errors.New("recursor: no server answers")
 
-// A LocalError is the error of a task if no query could leave this machine. For example, the machine has no network or
-// no free file descriptor. It wraps ErrNoServers and the cause. It does not concern the zone or its servers.
+// A LocalError is the error of a Task if no query could leave this machine, for example without a network or a free
+// file descriptor. It says nothing about the zone or its servers. It wraps ErrNoServers and the cause.
 type LocalError struct{ err error }
 
 func (e *LocalError) Error() string   { return "recursor: no query can be sent: " + e.err.Error() }

@@ -8,8 +8,9 @@ import (
 // lameTime is the time for which other servers are preferred to a lame server.
 const lameTime = 15 * time.Minute
 
-// A zoneState is the state of a zone that is in use or in backoff: the number of its queries in flight, and whether its
-// servers are unresponsive. All tasks and queries of the zone share it. Pool.mu guards all fields except name.
+// A zoneState is the state that all questions to a zone's servers share: the number of queries in flight, and the
+// backoffs. In a backoff, the zone is not queried, because its servers do not answer. The state exists while the zone
+// is queried or in backoff. Pool.mu guards all fields except name.
 type zoneState struct {
 	name                string
 	slots               semaphore     // limits the queries in flight to the zone
@@ -43,8 +44,8 @@ func (r *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now
 	r.name, r.unansweredAt = name, now
 }
 
-// isIdle reports whether the state of a zone that no task uses may be removed from the table. It is true if no backoff
-// is running, and no name was recorded as unanswered within unansweredNameTime.
+// isIdle reports whether the state of a zone is worthless once the zone is not queried any more, so that it can be
+// removed. It is true if no backoff is running, and no name was recorded as unanswered within unansweredNameTime.
 func (z *zoneState) isIdle(now time.Duration) bool {
 	for i := range z.backoffs {
 		if r := &z.backoffs[i]; r.avoidUntil > now || r.name != "" && now-r.unansweredAt < unansweredNameTime {
@@ -54,13 +55,13 @@ func (z *zoneState) isIdle(now time.Duration) bool {
 	return true
 }
 
-// A zoneTable holds the states of at most max zones that are in use or in backoff, by zone name. Pool.mu guards it.
+// A zoneTable holds, by name, the state of at most max zones that are queried or in backoff. Pool.mu guards it.
 type zoneTable struct {
 	max int
 	all map[string]*zoneState
 }
 
-// acquireZone returns the state of the zone with the given name, and counts one more user of it: a task or a query. If
+// acquireZone returns the state of the zone with the given name, and counts one more user of it: a Task or a query. If
 // there is no state, it adds one. The caller must call releaseZone for each call.
 func (t *zoneTable) acquireZone(name string) *zoneState {
 	z := t.all[name]
@@ -77,22 +78,23 @@ func (t *zoneTable) acquireZone(name string) *zoneState {
 	return z
 }
 
-// releaseZone counts one user fewer of the zone z, for a call of acquireZone. If no user is left and the zone is idle,
-// it removes the state of the zone.
+// releaseZone ends one use of the zone z, which acquireZone has counted. After the last use, it removes the state of
+// the zone if it is idle.
 func (t *zoneTable) releaseZone(z *zoneState, now time.Duration) {
 	if z.users--; z.users == 0 && z.isIdle(now) && t.all[z.name] == z {
 		delete(t.all, z.name)
 	}
 }
 
-// A lameKey identifies a lameness by zone and server address. A server can be lame for one zone and serve another.
+// A lameKey is the map key of a lameness: a zone and the address of a server. A server can be lame for one zone and
+// serve another.
 type lameKey struct {
 	zone string
 	addr netip.AddrPort
 }
 
-// A lameTable holds the lameRecords of at most max servers. A server is lame for a zone if the zone lists it, but it
-// does not answer questions about the zone. Pool.mu guards the table.
+// A lameTable records, for at most max pairs of zone and server, which names the server has failed to answer. A server
+// is lame for a zone if the zone lists it, but it does not answer questions about the zone. Pool.mu guards the table.
 type lameTable struct {
 	max int
 	all map[lameKey]lameness
@@ -121,9 +123,9 @@ func (m *lameness) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }
 
-// recordResponse records a response of the server in k for a name. err is the result of Task.CheckResponse for it. Only
-// nil, ErrLame, ErrUnsigned and ErrFailed change the record. It returns true if other servers are now preferred for the
-// name.
+// recordResponse updates the lameness of the server and zone in k after a response for a name. err is the result of
+// Task.CheckResponse for it, nil if the response was accepted. It returns true if other servers are now preferred for
+// the name.
 func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.Duration) bool {
 	m := t.all[k]
 	if now-m.lastFailure >= lameTime {
@@ -147,8 +149,8 @@ func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.D
 	return m.isLameFor(name, now)
 }
 
-// recordRefusal records that a response for a name was rejected with ErrLame or ErrUnsigned. After two different names
-// in a row, the server is lame for the zone.
+// recordRefusal records that the server has refused to answer for a name, or has not signed its answer: the response
+// was rejected with ErrLame or ErrUnsigned. After two different names in a row, the server is lame for the zone.
 func (m *lameness) recordRefusal(name string, now time.Duration) {
 	if m.refused != "" && m.refused != name && !m.answered {
 		m.avoidUntil = now + lameTime
@@ -156,8 +158,8 @@ func (m *lameness) recordRefusal(name string, now time.Duration) {
 	m.refused, m.refusedAt, m.lastFailure, m.answered = name, now, now, false
 }
 
-// recordFailure records that a response for a name was rejected with ErrFailed. After maxFailures different names in a
-// row, the server is lame for the zone.
+// recordFailure records that the server has failed to answer a question for a name: its response was rejected with
+// ErrFailed. After maxFailures different names in a row, the server is lame for the zone.
 func (m *lameness) recordFailure(name string, now time.Duration) {
 	m.lastFailure, m.answered = now, false
 	for i, old := range m.failed {
