@@ -38,7 +38,7 @@ func (c *core) recordBogus(q question, why *validate.Reason) {
 }
 
 // statsLimitName converts the name of a limit of cryptographic work, as in validate.Reason.Limit, to its name in the
-// statistics, which is that of a field of recursor.Limits.
+// statistics. The latter is that of a field of recursor.Limits.
 func statsLimitName(name string) string {
 	if name == "verifications" {
 		return "Verifications"
