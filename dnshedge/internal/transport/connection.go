@@ -179,7 +179,8 @@ func (c *connection) writeQuery(q *wire.Query, id uint16) error {
 	return WriteFrame(c.conn, q, id, wire.PackOptions{Size: c.stream.Size, Keepalive: true, Pad: c.stream.security != nil})
 }
 
-// WriteFrame writes q to the stream c, after its length (RFC 1035 §4.2.2).
+// WriteFrame writes the query q to the stream c, with its length before it (RFC 1035 §4.2.2). id is the ID of the
+// message. options holds the settings of the message that depend on the transport.
 func WriteFrame(c io.Writer, q *wire.Query, id uint16, options wire.PackOptions) error {
 	frame := q.Append(make([]byte, 2, 512), id, options)
 	binary.BigEndian.PutUint16(frame, uint16(len(frame)-2))
@@ -187,8 +188,9 @@ func WriteFrame(c io.Writer, q *wire.Query, id uint16, options wire.PackOptions)
 	return err
 }
 
-// ReadFrame reads a message, which follows its length, from a stream. The error is ErrFrame if the message is shorter
-// than a header.
+// ReadFrame reads a DNS message from a stream, where two bytes with its length precede each message (RFC 1035 §4.2.2).
+// It returns the message without its length. The error is ErrFrame if the message is shorter than a DNS header, or else
+// the error of the reader.
 func ReadFrame(in io.Reader) ([]byte, error) {
 	var head [2]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -241,7 +243,8 @@ func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	return id, nil
 }
 
-// releaseID removes the query with the given ID, which was registered and then not written. So the ID becomes free.
+// releaseID removes a query that registerQuery has added, because the query was not written. Another query can then use
+// its ID.
 func (c *connection) releaseID(id uint16) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,8 +315,8 @@ func (c *connection) readMessages() {
 	}
 }
 
-// deliverMessage passes a received message, frame, to the query with the same ID if it is the response to that query.
-// Otherwise it returns an error with the difference.
+// deliverMessage passes a received message, frame, to the query with the same ID, if it is the response to that query.
+// Otherwise it returns an error that says why the message is no response.
 func (c *connection) deliverMessage(frame []byte) error {
 	now := time.Now()
 	id := binary.BigEndian.Uint16(frame)
@@ -379,11 +382,12 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeIfSilent sends a probe, a query for the NS records of the root, over a connection on which nothing arrives, to
-// find out whether it is dead. The stall timer calls it when queries have waited for half of the stall timeout.
+// probeIfSilent finds out whether a connection on which nothing arrives is dead. A timer calls it when queries have
+// waited for half of the stall timeout, after which a silent connection counts as dead. It sends a probe, a query that
+// every server can answer.
 //
-// If nothing arrives in another half of the stall timeout, the next call retires the connection. It does so even while
-// probes are disabled.
+// If nothing has arrived since the last call, it retires the connection: later queries use another one. While the
+// probePolicy forbids probes on shared connections, it sends none, but retires a silent connection nevertheless.
 func (c *connection) probeIfSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {

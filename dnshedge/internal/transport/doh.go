@@ -24,7 +24,7 @@ import (
 )
 
 func init() {
-	registerScheme(Scheme{Name: "https", RFC: 8484, Port: dohPort, TLS: true, Path: "/dns-query"}, newDoH)
+	registerScheme(Scheme{Name: "https", RFC: 8484, Port: dohPort, TLS: true, Path: "/dns-query"}, newHTTPSTransport)
 }
 
 const (
@@ -67,7 +67,8 @@ type PushbackError struct {
 func (e *PushbackError) Error() string { return e.Status.Error() }
 func (e *PushbackError) Unwrap() error { return e.Status }
 
-// statusError returns the error for resp, whose HTTP status code is not 200: see NewStatusError.
+// statusError converts the HTTP response resp, whose status code is not 200, into the error of the query: a
+// *PushbackError for the codes 429 and 503, or else a StatusError.
 func statusError(resp *http.Response) error {
 	return NewStatusError(resp.StatusCode, parseRetryAfter(resp.Header.Get("Retry-After"), time.Now()))
 }
@@ -114,8 +115,9 @@ type httpsTransport struct {
 
 var _ sender = (*httpsTransport)(nil)
 
-// newDoH returns an httpsTransport for the server that c describes. It opens no connection.
-func newDoH(c Config) sender {
+// newHTTPSTransport returns a transport that sends queries over HTTPS to the server that c describes. It opens no
+// connection.
+func newHTTPSTransport(c Config) sender {
 	d := &httpsTransport{Config: c, exclusiveSlots: make(chan struct{}, maxExclusive)}
 	host := c.Addr
 	if h, port, err := net.SplitHostPort(host); err == nil && port == dohPort {
@@ -135,7 +137,8 @@ func newDoH(c Config) sender {
 	return d
 }
 
-// Ready implements Transport. It returns true if the oldest connection for first queries has carried a response.
+// Ready implements Transport. It returns true if the oldest connection of the pool for first queries has carried a
+// response. The first query of a question then needs no handshake.
 func (d *httpsTransport) Ready() bool {
 	h := d.pools[0].oldestConn()
 	return h != nil && h.hasAnswered.Load()
@@ -180,8 +183,9 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 	}
 }
 
-// exchangeExclusively is like Exchange, but uses a connection of its own. At most maxExclusive of these queries run at
-// the same time; further ones wait until ctx ends.
+// exchangeExclusively sends q over a new connection that no other query uses, and returns the results of Exchange. The
+// server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of these
+// queries run at the same time; further ones wait until ctx ends.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:
@@ -193,8 +197,8 @@ func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query,
 	}
 }
 
-// SendOnce implements sender, over the pool for first queries. If the request was not written because of its
-// connection, it tries another connection.
+// SendOnce implements sender. It sends q, a message that the server must not get twice, over the connection pool for
+// first queries. If the connection has ended before the request was written, it uses another one.
 func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, setup, written, err = d.sendRequest(ctx, q, 0, w)
@@ -229,10 +233,11 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 	}
 }
 
-// sendOverConn sends q over h and returns the response. The other results are those of sendRequest. If ctx ends first
-// and the Owner permits it, the request continues in the background, to measure its latency.
+// sendOverConn sends q over h. It returns the response, and in setup the time that the handshake took. written is true
+// if the request was written, or may still be written after an error.
 //
-// The caller must have counted the request in d.wg, and in h by addRequest.
+// If ctx ends first and the Owner permits it, the request continues in the background, to measure its latency. The
+// caller must have counted the request in d.wg, and in h by addRequest.
 func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own, which ctx does not end. Servers treat a client
 	// that cancels streams as an attacker (ENHANCE_YOUR_CALM), and the latency of the
@@ -294,9 +299,12 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 	return d.pools[pool].acquireConn(ctx, w)
 }
 
-// probeIfSilent sends a probe over h, to find out whether a connection on which nothing arrives is dead. The stall
-// timer calls it when requests have waited for half of the stall timeout. If an earlier probe has no response yet, it
-// retires h instead. It sends no probe while probes are disabled.
+// probeIfSilent finds out whether a connection on which nothing arrives is dead. A timer calls it when requests have
+// waited for half of the stall timeout, after which a silent connection counts as dead. It sends a probe over h, a
+// query that every server can answer.
+//
+// If nothing has arrived since an earlier probe, it retires h: later requests use other connections. It sends no probe
+// while the probePolicy forbids probes on shared connections.
 func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.tryBeginProbe(wait) {
@@ -549,8 +557,10 @@ type httpConn struct {
 	lastProbeEnd    time.Time // time at which a connection last ended with a probe in flight; zero: never
 }
 
-// newConn returns an httpConn that may have up to limit connections at the same time. It opens none. If limit is 1, a
-// second dial fails with errNoStream while the first connection is in use.
+// newConn returns an httpConn that may have up to limit connections at the same time. It opens none.
+//
+// net/http dials again if the server permits no more HTTP/2 streams. If limit is 1, that dial fails with errNoStream
+// while the first connection is in use.
 func (d *httpsTransport) newConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
@@ -588,8 +598,9 @@ func (d *httpsTransport) newConn(limit int) *httpConn {
 	return h
 }
 
-// initialCapacity returns the number of requests that h may carry at the same time before the server's limit of streams
-// is known. net/http reveals that limit by dialing again. One of maxStreams streams is kept for probes.
+// initialCapacity returns the number of requests that h may carry at the same time until the server refuses one. For
+// HTTP/2 it is one less than maxStreams, because one stream is kept for probes. For HTTP/1.1 it is the number of
+// connections.
 func (h *httpConn) initialCapacity() int {
 	if h.limit > 1 {
 		return h.limit
@@ -597,8 +608,9 @@ func (h *httpConn) initialCapacity() int {
 	return maxStreams - 1
 }
 
-// isRetired reports whether h accepts no further requests, so that the pool must forget it. retireConnection was called, h
-// was found to be dead, or h is limited to one connection to an HTTP/1.1 server.
+// isRetired reports whether h accepts no further requests, so that the pool must remove it. That is the case after
+// retireConnection, or after h was found to be dead. It is also the case if h may have only one connection, but the
+// server uses HTTP/1.1, for which several are needed.
 func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -634,9 +646,11 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// tryBeginProbe must be called when the stall timer expires. It reports whether the caller must send a probe,
-// because requests are in flight; it then restarts the timer, for the duration wait. If nothing has arrived since
-// the last probe, it returns false and retires h: no new requests are sent over h.
+// tryBeginProbe decides what to do about a connection on which nothing has arrived for half of the stall timeout. It
+// returns true if requests are in flight. The caller must then send a probe, a query that shows whether the connection
+// works. The timer starts again, for the duration wait.
+//
+// If nothing has arrived since the last probe, it returns false and retires h: no new requests are sent over h.
 func (h *httpConn) tryBeginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -692,7 +706,7 @@ func (h *httpConn) retireConnection() {
 	h.retired = true
 }
 
-// recordAnyResponse records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
+// recordAnswer records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
 // or after a multiple of wait that doubles for each answered probe. probe must be true if the response is the response
 // to a probe.
 //

@@ -154,7 +154,7 @@ func (l *httpConnPool) addConn() *httpConn {
 // connection is still being opened. The caller must hold mu.
 func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	isConnecting := func(h *httpConn) bool { return !h.hasConnected.Load() }
-	if l.isFull(now) || l.expectedWait(now) < growWait || slices.ContainsFunc(l.conns, isConnecting) {
+	if !l.canGrow(now) || l.expectedWait(now) < growWait || slices.ContainsFunc(l.conns, isConnecting) {
 		return nil
 	}
 	h := l.addConn()
@@ -162,10 +162,11 @@ func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	return h
 }
 
-// isFull reports whether the pool must not open another connection at the time now: it has the maximum number, or an
-// additional connection has failed recently. The caller must hold mu.
-func (l *httpConnPool) isFull(now time.Time) bool {
-	return now.Before(l.nextGrowth) || (len(l.conns)+1)*max(l.limit, 1) > maxSockets
+// canGrow reports whether the pool may open another connection at the time now. It may not if it has the maximum
+// number. It also may not for five seconds (growPause) after an additional connection has failed. The caller must hold
+// mu.
+func (l *httpConnPool) canGrow(now time.Time) bool {
+	return !now.Before(l.nextGrowth) && (len(l.conns)+1)*max(l.limit, 1) <= maxSockets
 }
 
 // expectedWait estimates how long one more request would wait for a stream. The estimate assumes that a request takes
@@ -182,7 +183,7 @@ func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 // stream for the given time. If the pool may open another connection, it assumes that w need not wait. The caller must
 // hold mu.
 func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.Duration) bool {
-	if !l.isFull(now) {
+	if l.canGrow(now) {
 		wait = 0
 	}
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.answerTime/2
@@ -242,7 +243,8 @@ func (l *httpConnPool) releaseStream(h *httpConn) {
 	l.assignStreams(time.Now())
 }
 
-// recordLatency records the latency of a response, took, from which expectedWait is computed.
+// recordLatency records that a request was answered after the time took. The pool estimates from these times how long a
+// request must wait for a stream.
 func (l *httpConnPool) recordLatency(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,8 +275,9 @@ func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	return true
 }
 
-// lowerCapacity lowers the number of requests that h may carry at the same time by one, because the server has refused
-// a stream. It returns false, and changes nothing, if that number is 1. resetCapacity undoes it.
+// lowerCapacity lowers by one the number of requests that h may carry at the same time, because the server has refused
+// a stream. It returns false, and changes nothing, if that number is 1. The new number holds until net/http opens
+// another connection for h.
 func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

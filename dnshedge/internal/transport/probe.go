@@ -22,14 +22,15 @@ type probePolicy struct {
 	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
 }
 
-// disableProbes prevents probes over the connections of other queries for the next ten minutes, because the server has
-// ended a connection while a probe was in flight.
+// disableProbes forbids probes over the connections of other queries for the next ten minutes. A probe is a query that
+// shows whether a silent connection works. The server has ended a connection while a probe was in flight, so the probe
+// may be the reason.
 func (p *probePolicy) disableProbes() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
 
-// areProbesDisabled reports whether probes over the connections of other queries are disabled, because the server may
-// close a connection on which it receives a probe.
+// areProbesDisabled reports whether no probe may be sent over the connections of other queries. A probe is a query that
+// shows whether a silent connection works. Some servers close the connection on which they receive it.
 func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }
@@ -44,8 +45,8 @@ func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	return min(n, 1)
 }
 
-// isProbeQuestion reports whether q asks for the NS records of the root, the question of all probes. Clients may send the same
-// question.
+// isProbeQuestion reports whether q asks for the NS records of the root, as all probes of silent connections do. A
+// client may ask the same question, so q need not be a probe.
 func isProbeQuestion(q *wire.Query) bool {
 	return q.Name == wire.RootServers.Name && q.Type == wire.RootServers.Type && q.IsStandard()
 }

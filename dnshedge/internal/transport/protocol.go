@@ -60,7 +60,9 @@ type protocolTransport struct {
 
 var _ sender = (*protocolTransport)(nil)
 
-// A messageConnPool holds the open connections of a protocolTransport for one purpose. It is safe for concurrent use.
+// A messageConnPool holds open connections of a protocolTransport. There is a pool for the first query of each
+// question, and one for repetitions. A query that needs a connection of its own gets a pool of its own. It is safe for
+// concurrent use.
 type messageConnPool struct {
 	mu      sync.Mutex // guards the fields below, and the counters of the connections
 	conns   []*pooledMessageConn
@@ -69,7 +71,8 @@ type messageConnPool struct {
 	room    chan struct{}       // capacity 1; full if a connection may have become free for a waiting query; nil: none has waited
 }
 
-// A pooledMessageConn is an open connection with its counters.
+// A pooledMessageConn is an open connection of a messageConnPool. It counts its queries in flight, because the pool
+// selects the connection with the fewest, and its responses.
 type pooledMessageConn struct {
 	MessageConn
 	pool       *messageConnPool
@@ -79,7 +82,8 @@ type pooledMessageConn struct {
 	broken     atomic.Bool  // an exchange has failed because the connection has ended
 }
 
-// A messageConnOpening is a connection that is being opened.
+// A messageConnOpening is the opening of a connection: several queries can wait for its result, the connection or an
+// error.
 type messageConnOpening struct {
 	done chan struct{} // closed when conn or err is set
 	conn *pooledMessageConn
@@ -93,7 +97,8 @@ func newProtocolTransport(c Config, dial func(context.Context, *Config) (Message
 	return p
 }
 
-// Ready implements Transport. It returns true if a connection of the pool for the first query of a question is open.
+// Ready implements Transport. It returns true if the connection pool for first queries has an open connection, so that
+// the first query of a question needs no handshake. Repetitions use another pool.
 func (p *protocolTransport) Ready() bool {
 	l := &p.pools[0]
 	l.mu.Lock()
@@ -137,14 +142,14 @@ func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, 
 	}
 	var setup time.Duration
 	for retries := 0; ; retries++ {
-		a, over, err := p.sendQuery(ctx, q, &p.pools[min(n, 1)], w)
-		setup += over.setup
+		a, use, err := p.sendQuery(ctx, q, &p.pools[min(n, 1)], w)
+		setup += use.setup
 		var broken *connectionError
 		if !errors.As(err, &broken) || ctx.Err() != nil || retries == maxRetries {
 			return a, setup, err
 		}
 		switch {
-		case broken.answers > 0 || over.reused && retries == 0:
+		case broken.answers > 0 || use.reused && retries == 0:
 		case broken.hadOthers:
 			p.Owner.RecordRetry()
 			return p.exchangeExclusively(ctx, q, w)
@@ -155,8 +160,9 @@ func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, 
 	}
 }
 
-// exchangeExclusively is like Exchange, but uses a connection of its own. At most maxExclusive of these queries run at
-// the same time; further ones wait until ctx ends.
+// exchangeExclusively sends q over a new connection that no other query uses, and returns the results of Exchange. The
+// server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of these
+// queries run at the same time; further ones wait until ctx ends.
 func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case p.exclusiveSlots <- struct{}{}:
@@ -165,40 +171,41 @@ func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Que
 		return nil, 0, contextCause(ctx)
 	}
 	l := new(messageConnPool)
-	a, over, err := p.sendQuery(ctx, q, l, w)
+	a, use, err := p.sendQuery(ctx, q, l, w)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
 	for _, c := range l.conns {
 		_ = c.Close()
 	}
-	return a, over.setup, err
+	return a, use.setup, err
 }
 
-// SendOnce implements sender, over a connection of the pool that is used for the first query of a question.
+// SendOnce implements sender. It sends q, a message that the server must not get twice, over a connection of the pool
+// for first queries. The result written is true if q got a connection, because q may then have been written.
 func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
-	a, over, err := p.sendQuery(ctx, q, &p.pools[0], w)
-	return a, over.setup, over.connected, err
+	a, use, err := p.sendQuery(ctx, q, &p.pools[0], w)
+	return a, use.setup, use.connected, err
 }
 
-// sendQuery sends q, at most once, over a connection of the pool l, and returns the response. over describes the
-// connection, even if err is not nil.
-func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, over sendState, err error) {
-	c, over, err := p.acquireConn(ctx, l)
+// sendQuery sends q, at most once, over a connection of the pool l, and returns the response. use describes how q got
+// that connection, and is valid even if err is not nil.
+func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
+	c, use, err := p.acquireConn(ctx, l)
 	if err != nil {
-		return nil, over, err
+		return nil, use, err
 	}
 	w.lastAnswer.Store(&c.lastAnswer)
 	a, err = p.waitForAnswer(ctx, c, q)
-	return a, over, err
+	return a, use, err
 }
 
-// acquireConn returns a connection of the pool l, and counts a query that is in flight on it. The caller must release it
-// by fetchAnswer. over describes the connection.
+// acquireConn returns a connection of the pool l for one query, and counts the query as in flight. The caller must pass
+// the connection to fetchAnswer, which counts the end of the query. use describes how the query got the connection.
 //
-// It opens a connection if there is none, or if all have queriesPerConn queries in flight. A query that waits for the
-// opening takes an open connection as soon as it has room.
-func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *pooledMessageConn, over sendState, err error) {
+// It opens a connection if there is none, or if all have queriesPerConn queries in flight. A query that waits for this
+// takes another connection as soon as that has room.
+func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *pooledMessageConn, use connectionUse, err error) {
 	start := time.Now()
 	var o *messageConnOpening // the opening that the query waits for; nil: none
 	for {
@@ -206,35 +213,37 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 		if c = l.selectConn(o); c != nil {
 			c.inFlight++
 			l.wakeWaitingQuery()
-			over = sendState{connected: true, reused: o == nil || c != o.conn}
+			use = connectionUse{connected: true, reused: o == nil || c != o.conn}
 			l.mu.Unlock()
 			if o != nil {
-				over.setup = time.Since(start)
+				use.setup = time.Since(start)
 			}
-			return c, over, nil
+			return c, use, nil
 		}
 		if o != nil && o.err != nil {
 			l.mu.Unlock()
-			return nil, over, o.err
+			return nil, use, o.err
 		}
 		o = p.joinOpening(l)
 		room := l.room
 		l.mu.Unlock()
 		if o == nil {
-			return nil, over, ErrClosed
+			return nil, use, ErrClosed
 		}
 		select {
 		case <-o.done:
 		case <-room:
 		case <-ctx.Done():
-			return nil, over, contextCause(ctx)
+			return nil, use, contextCause(ctx)
 		}
 	}
 }
 
-// selectConn returns the connection with the fewest queries in flight, or nil if the query must wait for another one. If the
-// connection that o has opened has ended already and there is no other, it returns that one, so that the query fails. o may
-// be nil. The caller must hold mu.
+// selectConn returns the connection with the fewest queries in flight. It returns nil if the query must wait until
+// another connection is open. The caller must hold mu.
+//
+// o is the opening for which the query has waited, or nil. If the connection that it opened has ended already and there
+// is no other, selectConn returns that one. The query then fails, instead of waiting again.
 func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
 	l.removeEnded()
 	if len(l.conns) > 0 {
@@ -249,8 +258,8 @@ func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
 	return nil
 }
 
-// joinOpening returns the connection that is being opened, and starts to open one if there is none. It returns nil if the
-// transport is closed. The caller must hold l.mu.
+// joinOpening returns the opening of a connection for which a query of the pool l can wait. It starts one if none is
+// running. It returns nil if the transport is closed. The caller must hold l.mu.
 func (p *protocolTransport) joinOpening(l *messageConnPool) *messageConnOpening {
 	if l.room == nil {
 		l.room = make(chan struct{}, 1)
@@ -304,7 +313,7 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 	}
 }
 
-// copyConns returns a copy of the list of open connections.
+// copyConns returns the open connections in a new slice, which the caller can use without holding mu.
 func (l *messageConnPool) copyConns() []*pooledMessageConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

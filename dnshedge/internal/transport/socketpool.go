@@ -150,7 +150,8 @@ func (c *socketPool) rotateSockets() {
 }
 
 // addSocket opens a socket, adds it to the pool, and returns it. If it cannot be opened, it returns a random socket of
-// the pool instead, or an error if the pool has none. The caller must have incremented opening and open before.
+// the pool instead, or an error if the pool has none. The caller must have counted the new socket in the fields opening
+// and open.
 func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
 	conn, err := u.openSocket(ctx)
 	c.mu.Lock()
@@ -252,9 +253,9 @@ func (s *sharedSocket) readMessages() {
 	}
 }
 
-// deliverMessage passes a received message, b, to the query with the same ID if it is the response to that query.
-// Otherwise it counts a wrong message. It returns an error after three wrong messages (MaxWrongMessages), and the
-// caller must then close the socket.
+// deliverMessage passes a received message, b, to the query with the same ID, if it is the response to that query. It
+// ignores a message for a query that has ended, and counts any other message as wrong. After three wrong messages
+// (MaxWrongMessages) it returns an error, and the caller must close the socket.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {

@@ -13,10 +13,10 @@ import (
 
 func init() {
 	registerScheme(Scheme{Name: "tcp", RFC: 7766, Port: "53"}, func(c Config) sender {
-		return newStream(c, nil)
+		return newStreamTransport(c, nil)
 	})
 	registerScheme(Scheme{Name: "tls", RFC: 7858, Port: "853", TLS: true}, func(c Config) sender {
-		return newStream(c, c.tlsConfig("dot"))
+		return newStreamTransport(c, c.tlsConfig("dot"))
 	})
 }
 
@@ -112,9 +112,9 @@ type openingConn struct {
 	err     error         // why the connection could not be opened
 }
 
-// newStream returns a transport over TLS with the configuration security, or over TCP if security is nil. It opens no
-// connection.
-func newStream(c Config, security *tls.Config) *streamTransport {
+// newStreamTransport returns a transport that sends queries over TLS with the configuration security, or over TCP if
+// security is nil. It opens no connection.
+func newStreamTransport(c Config, security *tls.Config) *streamTransport {
 	s := &streamTransport{Config: c, security: security}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.exclusivePools = make(chan *streamConnPool, maxExclusive)
@@ -124,7 +124,8 @@ func newStream(c Config, security *tls.Config) *streamTransport {
 	return s
 }
 
-// Ready implements Transport. It returns true if a connection of the pool for the first query of a question is open.
+// Ready implements Transport. It returns true if the connection pool for first queries has an open connection, so that
+// the first query of a question needs no handshake. Repetitions use another pool.
 func (s *streamTransport) Ready() bool {
 	l := &s.pools[0]
 	l.mu.Lock()
@@ -176,8 +177,9 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return s.exchangeExclusively(ctx, q, w)
 }
 
-// exchangeExclusively is like Exchange, but uses a connection of its own. At most maxExclusive of these queries run at
-// the same time; further ones wait until ctx ends.
+// exchangeExclusively sends q over a connection that no other query uses, and returns the results of Exchange. The
+// server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of these
+// queries run at the same time; further ones wait until ctx ends.
 func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.exclusivePools:
@@ -188,19 +190,19 @@ func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query
 	}
 }
 
-// exchangeInPool is like Exchange, but uses the connection of the pool l. If the connection ends, and q was probably
-// not the reason, it sends q again.
+// exchangeInPool sends q over the connection of the pool l, and returns the results of Exchange. If the connection
+// ends, and q was probably not the reason, it sends q again.
 func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
-		a, over, err := s.sendQuery(ctx, q, l, w)
-		setup += over.setup
+		a, use, err := s.sendQuery(ctx, q, l, w)
+		setup += use.setup
 		// A server may close an idle connection at any time (RFC 7766 §6.2.3). It may also close a
 		// connection after some number of responses. If a probe was in flight, the probe may be the
 		// reason, and not the query.
 		var broken *connectionError
 		if errors.As(err, &broken) && ctx.Err() == nil &&
-			(over.reused && retries == 0 || (broken.answers > 0 || broken.endedByProbe && !isProbeQuestion(q)) && retries < maxRetries) {
+			(use.reused && retries == 0 || (broken.answers > 0 || broken.endedByProbe && !isProbeQuestion(q)) && retries < maxRetries) {
 			s.Owner.RecordRetry()
 			retries++
 			continue
@@ -209,39 +211,40 @@ func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *
 	}
 }
 
-// SendOnce implements sender, over the pool for first queries. If the message was not written because of its
-// connection, it tries another connection.
+// SendOnce implements sender. It sends q, a message that the server must not get twice, over the connection pool for
+// first queries. If the connection has ended before q was written, it uses another one.
 func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
-		a, over, err := s.sendQuery(ctx, q, &s.pools[0], w)
-		setup += over.setup
+		a, use, err := s.sendQuery(ctx, q, &s.pools[0], w)
+		setup += use.setup
 		var broken *connectionError
 		if errors.As(err, &broken) && !broken.sent && ctx.Err() == nil && retries < maxRetries {
 			continue
 		}
-		return a, setup, over.connected && (broken == nil || broken.sent), err
+		return a, setup, use.connected && (broken == nil || broken.sent), err
 	}
 }
 
-// A sendState describes the connection over which sendQuery has sent a query.
-type sendState struct {
+// A connectionUse describes how a query got a connection: whether it did, whether the connection was open before, and
+// how long the query waited for a handshake.
+type connectionUse struct {
 	setup     time.Duration // time to open the connections that the query waited for; 0: none
 	connected bool          // the query got a connection
 	reused    bool          // the connection was open before the query came
 }
 
-// sendQuery writes q, at most once, to the connection of the pool l, and returns the response. over describes the
-// connection, even if err is not nil.
-func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (a *wire.Answer, over sendState, err error) {
+// sendQuery writes q, at most once, to the connection of the pool l, and returns the response. use describes how q got
+// that connection, and is valid even if err is not nil.
+func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
 	for {
 		start := time.Now()
 		c, reused, err := s.acquirePooledConn(ctx, l)
-		over.connected, over.reused = err == nil, reused
+		use.connected, use.reused = err == nil, reused
 		if err != nil {
-			return nil, over, err
+			return nil, use, err
 		}
 		if !reused {
-			over.setup += time.Since(start)
+			use.setup += time.Since(start)
 		}
 		w.lastAnswer.Store(&c.lastAnswer)
 		b, err := c.sendAndWait(ctx, q)
@@ -249,17 +252,17 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 			continue
 		}
 		if err != nil {
-			return nil, over, err
+			return nil, use, err
 		}
 		a, err := wire.ParseAnswer(b, q)
 		if err != nil {
 			s.Owner.RecordIgnored(err)
-			return nil, over, err
+			return nil, use, err
 		}
 		if a.HasKeepalive {
 			c.applyKeepalive(a.Keepalive)
 		}
-		return a, over, nil
+		return a, use, nil
 	}
 }
 
@@ -295,8 +298,8 @@ func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPo
 	}
 }
 
-// openConnection opens a connection of the pool l and stores it in o. It continues even if no query waits for o any
-// more, because the next query needs the connection as well.
+// openConnection opens a connection of the pool l, and stores it in o, where the waiting queries find it. It continues
+// even if no query waits any more, because the next query needs the connection as well.
 func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()

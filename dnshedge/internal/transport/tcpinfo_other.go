@@ -7,6 +7,6 @@ import (
 	"time"
 )
 
-// kernelRTT returns the smoothed round trip time of c as measured by the kernel. It returns 0 for a connection other
-// than TCP, and on systems other than Linux.
+// kernelRTT returns the smoothed round trip time of a TCP connection as measured by the kernel. On this system it
+// always returns 0, which means that the time is unknown.
 func kernelRTT(net.Conn) time.Duration { return 0 }

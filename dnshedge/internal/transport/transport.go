@@ -105,9 +105,11 @@ type Owner interface {
 	StallTimeout() time.Duration
 }
 
-// awaitAbandonedQuery waits for the end of an abandoned query, for which TryBeginAbandonedQuery has returned true. The
-// channel done receives the result of the query. If there is none after AbandonedLifetime, it calls cancel, which must
-// end the query. It then calls EndAbandonedQuery.
+// awaitAbandonedQuery waits for the end of an abandoned query, whose caller has gone. TryBeginAbandonedQuery must have
+// permitted the wait. The channel done receives the result of the query, which is dropped.
+//
+// If there is no result after AbandonedLifetime, it calls cancel, which must end the query. At the end it calls
+// EndAbandonedQuery.
 func awaitAbandonedQuery[T any](o Owner, done <-chan T, cancel func()) {
 	defer o.EndAbandonedQuery()
 	t := time.NewTimer(o.AbandonedLifetime())
@@ -158,7 +160,8 @@ func (c *Config) DialServer(ctx context.Context, network string) (net.Conn, erro
 // Transport calls it when a handshake has failed, because the addresses may be outdated.
 type Forgetter interface{ Forget() }
 
-// forgetAddress makes the Dialer forget the addresses of the server, if it caches them (see Forgetter).
+// forgetAddress makes the Dialer look up the server's addresses again before it dials next, if it caches them (see
+// Forgetter). They may be outdated after a failed handshake.
 func (c *Config) forgetAddress() {
 	if f, ok := c.Dialer.(Forgetter); ok {
 		f.Forget()
@@ -240,8 +243,8 @@ type schemeTransport struct {
 // server rejects a query with EDNS, it repeats the query without EDNS. If the repetition fails, it returns the first
 // response.
 //
-// If it returns an error for a message that must not be repeated, MayBeReceived reports whether the server may have
-// received that message.
+// It sends a message with an opcode other than QUERY only once. If that fails, MayBeReceived reports for the error
+// whether the server may have received the message.
 func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	w.lastAnswer.Store(nil)
 	if !q.IsStandard() {

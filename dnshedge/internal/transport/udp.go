@@ -20,7 +20,7 @@ import (
 
 func init() {
 	registerScheme(Scheme{Name: "udp", RFC: 1035, Port: "53"}, func(c Config) sender {
-		return &udpTransport{Config: c, tcp: newStream(c, nil), address: c.fixedAddress()}
+		return &udpTransport{Config: c, tcp: newStreamTransport(c, nil), address: c.fixedAddress()}
 	})
 }
 
@@ -62,8 +62,8 @@ type truncatedError struct{ err error }
 
 func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
 
-// IsTruncationError reports whether err means that the server has sent a truncated UDP response and has refused the TCP
-// connection for the full one.
+// IsTruncationError reports whether err means that a server works, but cannot deliver its response. The response over
+// UDP was truncated, and the server refuses the TCP connection for the full one.
 func IsTruncationError(err error) bool {
 	var cut *truncatedError
 	return errors.As(err, &cut)
@@ -158,8 +158,8 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 	return a, 0, err
 }
 
-// SendOnce implements sender. It sends one UDP message from a socket of its own. A truncated response is returned
-// unchanged.
+// SendOnce implements sender. It sends q, a message that the server must not get twice, as one UDP message from a
+// socket of its own. A truncated response is returned unchanged, because sending q again over TCP would repeat it.
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
 	u.ownSockets.Add(1)
@@ -272,7 +272,8 @@ func (d *udpQuery) writeQuery(c net.Conn) error {
 	return SendDatagram(c, d.q, d.id, wire.PackOptions{Size: d.Size, Cookie: d.cookie})
 }
 
-// SendDatagram writes q as one UDP message to c.
+// SendDatagram writes the query q as one UDP message to c, a socket that is connected to the server. id is the ID of
+// the message. options holds the settings of the message that depend on the transport.
 func SendDatagram(c net.Conn, q *wire.Query, id uint16, options wire.PackOptions) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
@@ -341,14 +342,14 @@ func (d *udpQuery) readResponse() (a *wire.Answer, err error) {
 }
 
 // ReceiveResponse reads UDP messages from c until the response to a query arrives. It passes each message to
-// isResponse, which reports whether the message is the response. It returns ErrSpoofed after a number of other
-// messages, which most limits.
+// isResponse, which reports whether the message is the response. It returns ErrSpoofed after maxOthers messages that
+// are not.
 //
 // If reading fails, it reads again if canContinue returns true, and returns the error otherwise.
-func ReceiveResponse(c net.Conn, most int, isResponse func(b []byte) bool, canContinue func(err error) bool) error {
+func ReceiveResponse(c net.Conn, maxOthers int, isResponse func(b []byte) bool, canContinue func(err error) bool) error {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
-	for wrong := 0; wrong < most; {
+	for wrong := 0; wrong < maxOthers; {
 		n, err := receiveDatagram(c, buf[:])
 		switch {
 		case err == nil && isResponse(buf[:n]):
