@@ -75,9 +75,9 @@ func systemUpstream(server system.Server) Upstream {
 	return Upstream{Net: defaultNet, Addr: server.Addr}
 }
 
-// acquireServers returns the pool's servers for upstreams, in their order, and creates missing ones. Equal upstreams
-// result in one server, because a failover to the same server is useless. use determines how long the pool must keep
-// the servers.
+// acquireServers returns the states of the servers for upstreams, in their order, and creates missing ones. Equal
+// upstreams result in one server, because a failover to the same server is useless. The pool keeps the states at least as
+// long as use says.
 func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
 	for _, up := range ups {
 		known, err := s.acquireServer(up, use)
@@ -91,8 +91,8 @@ func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out gro
 	return out, nil
 }
 
-// acquireServer returns the pool's server for an upstream, and creates it if necessary. use determines how long the
-// pool must keep the server. It returns an error if the upstream is invalid or the pool is closed.
+// acquireServer returns the state of the server for an upstream, and creates it if necessary. The pool keeps that state
+// at least as long as use says. acquireServer returns an error if the upstream is invalid or the pool is closed.
 func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.GetOrCreateServer(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
@@ -108,9 +108,9 @@ func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Serv
 	})
 }
 
-// findServerByAddress returns the server for an address from a caller: a host and port, or a string that ParseUpstream
-// accepts. For the String of one of the Upstreams or Fallback it is that server with its Addrs. The caller must call
-// pool.Release with the server after use.
+// findServerByAddress returns the server for an address that a caller of ExchangeContext has given: a host and port, or a
+// string that ParseUpstream accepts. If the string is equal to the String of an Upstream of this Client, that Upstream's
+// server is returned. The caller must call pool.Release with the server after use.
 func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
 	if i := slices.IndexFunc(s.upstreams, func(up Upstream) bool { return up.String() == address }); i >= 0 {
 		return s.acquireServer(s.upstreams[i], group.UseOnce)
@@ -187,15 +187,16 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore 
 	})
 }
 
-// retryUntilAvailable calls query, and repeats the call while servers refuse or end connections, or report overload,
-// because they may be restarting. It does not repeat the call if another server gave an answer that is not truncated.
+// retryUntilAvailable calls ask, which queries the servers. It repeats the call while servers refuse or end connections,
+// or report overload, because they may be restarting. It does not repeat the call if another server gave an answer that
+// is not truncated.
 //
-// It pauses between the calls, at first 200 ms and then twice as long each time. A pause is at most half of the
-// remaining time, unless a server requires a longer one. It returns the last result when a server has been unavailable
-// for as long as Timeout, or no time remains for a pause.
+// It pauses between the calls, at first 200 ms and then twice as long each time. A pause is at most half of the remaining
+// time, unless a server requires a longer one. It returns the last result when a server has been unavailable for as long
+// as Timeout, or no time remains for a pause.
 //
-// If q may be the reason for the end of a connection, q is repeated over a connection of its own, maxConnEndRepeats
-// times at most.
+// If q may be the reason for the end of a connection, q is repeated over a connection of its own, maxConnEndRepeats times
+// at most.
 func (s *clientServers) retryUntilAvailable(ctx context.Context, q question, ask func(q question) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
@@ -245,8 +246,8 @@ func waitForDuration(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// resolveWithSystemChanges queries the servers. If the system's servers change before there is an answer, it queries
-// the new servers. This change shows that the network has changed, so the old servers may be unreachable.
+// resolveWithSystemChanges queries the operating system's servers. If the system has other servers before there is an
+// answer, it queries those. This change shows that the network has changed, so the old servers may be unreachable.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
@@ -257,8 +258,8 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question
 	}
 }
 
-// resolveWithVersion queries the servers, and cancels the exchange when the system's list of servers no longer has the
-// given version.
+// resolveWithVersion queries the operating system's servers. It cancels the exchange when the system has other servers,
+// so that its method Version no longer returns version.
 func (s *clientServers) resolveWithVersion(ctx context.Context, q question, explore bool, version uint64) *result {
 	var mine transport.InlineContext
 	mine.Begin(ctx, 0)
@@ -274,9 +275,9 @@ func (s *clientServers) resolveWithVersion(ctx context.Context, q question, expl
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce queries the servers for q's name, tier by tier, and starts the probes that are due. With explore, any
-// server of a tier may be queried first, to measure its latency. It uses the list of servers that is valid when it is
-// called.
+// resolveOnce queries the servers for q's name, one tier after the other, and starts the probes that are due. The
+// system's servers are those at the time of the call. If explore is true, any server of a tier may be queried first, to
+// measure its latency.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.RouteServers(q.Query, time.Now())
 	if q.hasSystemServers = named != nil; q.hasSystemServers {
@@ -305,13 +306,13 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes sends probes, in the background, to silent or failing servers of g and of the fallback, to find out
-// whether they work again. Unless strict is set, it also probes servers of g without a recent measurement.
+// startProbes sends probes in the background to servers of g and fallback servers that are silent or failing, to find out
+// whether they work again. Unless strict is set, it also measures servers of g without a recent response. first is the
+// server to which the caller sends q itself.
 //
-// A probe may contain q's name if its server may receive the name now. first is the server that gets q itself, so its
-// probe has another name. So do the probes of servers that are queried only after first has failed: the later fallback
-// servers, and with strict the later servers of g. Servers of g that first precedes although they come before it in the
-// order are down, and get q itself from sendTrials.
+// A probe may ask for q's name only if its server would get q without a failure of first. It asks for other names at
+// first itself, at the fallback servers after first, and, with strict, at all servers of g. Servers that are down and
+// precede first get q from probeDownServers.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now, forGroup, isFallback := time.Now(), q, !slices.Contains(g, first)
 	if strict || isFallback {
@@ -339,11 +340,12 @@ type queryTier struct {
 	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// newQueryTiers divides the servers for q into tiers, in the order in which they are queried. g is the group of servers
-// for all names. With strict, each server of g is a tier of its own. Otherwise g is one tier.
+// newQueryTiers divides the servers for q into tiers: groups of servers that are queried one after the other. First comes
+// g, the servers for all names: as one tier, or, with strict, as one tier for each server, in their order. The fallback
+// servers follow, one tier each. But if all servers of g are down, they come first.
 //
-// The fallback servers follow, one tier each. Silent fallback servers are omitted, except the last one. If all are
-// silent, only one of them is kept. If all servers of g are down, the fallback tiers come first.
+// Fallback servers that are silent, because their last queries had no response, are omitted, except the last one. If all
+// are silent, only one of them is kept.
 func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -369,8 +371,8 @@ func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict boo
 	return append(first, later...)
 }
 
-// newSingleServerTiers returns one tier for each server of g. The tiers have the order of g, except that servers that
-// are down come last.
+// newSingleServerTiers returns one tier for each server of g, so that the servers are queried one after the other in the
+// order of g. But servers that are down are queried last.
 func newSingleServerTiers(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
 	tiers := make([]queryTier, len(ordered))
@@ -381,7 +383,7 @@ func newSingleServerTiers(g group.Servers) []queryTier {
 }
 
 // probeDownServers sends q in the background to servers that are down, to find out whether they work again. It sends q
-// only to servers that would be queried before the first tier if they were not down: only they may learn q's name.
+// only to the servers that, but for their failure, would precede the first tier, because only these may learn q's name.
 func probeDownServers(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -390,9 +392,9 @@ func probeDownServers(q *wire.Query, tiers []queryTier) {
 	}
 }
 
-// countTimeShares returns the number of equal shares into which the remaining time of a question is divided among its
-// tiers. Each tier gets one share. But if the first tier is not a fallback tier, all fallback tiers together get one
-// share.
+// countTimeShares returns the number of equal parts into which the remaining time of a question is divided, so that no
+// tier uses all of it. Each tier gets one part. But if the first tier is not a fallback tier, all fallback tiers together
+// get one part.
 func countTimeShares(tiers []queryTier) (n int) {
 	for i, t := range tiers {
 		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
@@ -438,13 +440,13 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 	return r
 }
 
-// queryTiersInOrder queries one tier after the other, and returns the best result. The next tier starts when the tier
-// before has failed, is down, or has used its share of the remaining time. The earlier tier is still waited for, and
-// its answer has precedence.
+// queryTiersInOrder queries one tier of servers after the other, and returns the best result. The next tier starts when
+// the tier before has failed, is down, or has used its share of the time. The earlier tier may still answer then, and its
+// answer has precedence.
 //
-// The answer of a later tier may therefore be held back. This is done only while the earlier tier answers other
-// questions, and most questions of q's type. Otherwise a server that never answers some questions would delay the later
-// servers for long.
+// An answer of a later tier is therefore held back for a while. This is done only while the earlier tier answers other
+// questions, and most questions of q's type. Otherwise a server that never answers certain questions would delay them for
+// long.
 //
 // before returns the best response of the tiers before these tiers, or nil.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
@@ -512,8 +514,8 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 // called at any time, from any goroutine.
 type bestResponseFunc func() *result
 
-// bestResponse returns the best failure response so far: of this exchange and before, the best response of earlier
-// tiers. It returns nil if both are missing. It may be called while the exchange runs.
+// bestResponse returns the best failure response that has arrived so far: in this exchange, or in earlier tiers, whose
+// best response is before. It returns nil if there is none. It may be called while the exchange runs.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -522,27 +524,28 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isSecondTierFallback reports whether the second tier is the first fallback tier. A deliberate failure of the first
-// tier is then final: the fallback servers are not queried (see result.isDeliberateFailure). There must be at least two
+// isSecondTierFallback reports whether only fallback servers follow after the first tier. Then a deliberate failure of
+// the first tier, such as a filter's REFUSED, is final: the fallback servers are not queried. There must be at least two
 // tiers.
 func isSecondTierFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallbackOnly reports whether the server of the result r is only in fallback tiers, and not also in another
-// tier.
+// isFromFallbackOnly reports whether the result r comes from a fallback server. It is false if that server is also one of
+// the other servers. An answer of a fallback server does not replace a deliberate failure of the other servers, such as a
+// filter's.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate calls next, which queries the later tiers, when the first tier is late or fails. The first tier
-// is late when it has used its share of the remaining time. It fails when it is down, or when all its servers have
-// failed in x and the second tier is not a fallback.
+// startNextTierWhenLate watches the first tier, whose exchange is x with the context ctx. It calls next, which queries
+// the later tiers, if the first tier is down or has used its share of the time. It does so, too, if all servers of the
+// tier have failed and the second tier is no fallback.
 //
-// next returns true if a later tier has an answer. startNextTierWhenLate then calls overtake, which must end the
-// exchange with the first tier. It may wait for an answer of the first tier before. ctx is the context of the first
-// tier. next and overtake run in another goroutine.
+// next returns true if a later tier has an answer. Then startNextTierWhenLate calls overtake, which must end the exchange
+// with the first tier. Before that it waits for a while if the first tier may still answer. next and overtake run in
+// another goroutine.
 //
-// The caller must call inTime when the first tier has ended. inTime returns true if next has not been called, and will
-// not be called.
+// The caller must call the returned function inTime when the first tier has ended. inTime returns true if next was not
+// called, and never will be.
 func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
@@ -582,10 +585,10 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 }
 
 // betterResult returns the better one of two results for q. first may be nil. An answer is better than a deliberate
-// failure of a healthy server (see result.isDeliberateFailure). Then follow other failure responses, and errors.
+// failure, such as a filter's REFUSED. That is better than any other failure response, which is better than an error.
 //
-// Between equal failures it returns a copy of first, to which it adds the refusals and the unavailability of second.
-// They determine whether the query is repeated.
+// Between two equal failures it returns a copy of first. To the copy it adds whether the servers of second are
+// unavailable or refuse connections, because the query is then repeated later.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDeliberateFailure() && !first.isDeliberateFailure() {
 		return second
@@ -602,14 +605,15 @@ func betterResult(q *wire.Query, first, second *result) *result {
 	return &both
 }
 
-// isDeliberateFailure reports whether the result is a failure response by decision of a healthy server, such as a
-// filter. Fallback servers must not replace this response. It returns false for nil.
+// isDeliberateFailure reports whether the result is a failure response that a working server has sent by decision, as
+// filters do with REFUSED or SERVFAIL. Fallback servers must not replace this response. It returns false for nil.
 func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
 
-// deniesNamesBelow reports whether the NXDOMAIN answer r to q, which has the flag AD, proves that no names exist below
-// q's name either (RFC 8020 §2). It is true if the server or Exchanger of r is trusted to validate.
+// deniesNamesBelow reports whether the NXDOMAIN answer r to q also proves that no names exist below q's name (RFC 8020
+// §2). r must have the flag AD. The result is true if its server has Upstream.TrustAD, or its Exchanger a method
+// NothingBelow that returns true.
 func (s *clientServers) deniesNamesBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -635,15 +639,16 @@ func (s *clientServers) resolveByExchanger(ctx context.Context, q question, e Ex
 	return &result{answer: answer, attempts: 1}
 }
 
-// A groupQuery is one question to a group of servers: the state of its exchange, and its result.
+// A groupQuery is the sending of one question to a group of servers, with hedges and retransmissions (an exchange): its
+// state and its result.
 type groupQuery struct {
 	group.Exchange
 	result
 }
 
-// queryGroup sends q to a group of equivalent servers, with hedging, and returns the result. x must be new. It holds
-// the state of the exchange, and memory for the result. The result has the servers' response, even if it is a failure,
-// or an error if no server has responded.
+// queryGroup sends q to a group of equivalent servers, with hedging, and returns the result. It is the servers' response,
+// even if that is a failure, or an error if no server has responded. x must be new: the state of the exchange, and the
+// memory for the result.
 func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q question, g group.Servers) *result {
 	out, r := x.Run(ctx, s.pool, q.Query, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
@@ -670,7 +675,7 @@ func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
 	return s.filter.filterAnswer(q.Query, a)
 }
 
-// A question is a query with its route.
+// A question is a query of a client together with its route, which determines whom the Client asks.
 type question struct {
 	*wire.Query
 	route
@@ -684,11 +689,12 @@ type route struct {
 	domainLen        int       // length of the domain in wire format; 0: no domain matches
 }
 
-// isRouted reports whether the question is answered by an Exchanger in Routes, or by the system's servers for a domain.
+// isRouted reports whether the question goes to an Exchanger in Client.Routes, or to separate servers that the operating
+// system has for a domain. All other questions go to the servers for all names.
 func (r *route) isRouted() bool { return r.exchanger != nil || r.hasSystemServers }
 
-// parseRoutes returns Client.Routes by domain, in wire format and lower case. It returns an error if a domain is invalid
-// or occurs twice.
+// parseRoutes converts Client.Routes to a map with the domains in wire format and lower case as its keys. It returns an
+// error if a domain is invalid or occurs twice.
 func parseRoutes(given map[string]Exchanger) (map[string]Exchanger, error) {
 	out := make(map[string]Exchanger, len(given))
 	for name, e := range given {
@@ -704,8 +710,9 @@ func parseRoutes(given map[string]Exchanger) (map[string]Exchanger, error) {
 	return out, nil
 }
 
-// findRoute finds the longest domain with a route that contains the name of a query: a domain in Routes, or one for which
-// the system has separate servers. The returned question has no EDNS options if the Exchanger for it ignores options.
+// findRoute returns a query with its route. The route is that of the longest domain that contains the query's name: a
+// domain in Client.Routes, or one for which the operating system has separate servers. The returned question has no EDNS
+// options if the Exchanger for it ignores options.
 func (s *clientServers) findRoute(query *wire.Query) question {
 	q := question{Query: query}
 	if q.exchanger, q.domainLen = domain.LongestMatch(s.routes, query); q.exchanger == nil {
