@@ -16,11 +16,12 @@ type clientQuery struct {
 	queueEntry queuedQuery
 }
 
-// enqueueQuery adds a DNS client's query to the queue l, and returns its entry. subqueueKey is the client's address, or
-// the domain of the question. If the queue is full, the oldest query of the longest subqueue is cancelled. ctx must
-// have no values, because callers with the same question share one exchange.
+// enqueueQuery adds a DNS client's query to the queue l, and returns its entry. subqueueKey selects its subqueue: it is
+// the client's address, or the domain of the question. If the queue is full, the oldest query of the longest subqueue is
+// cancelled.
 //
-// The caller must call answerQueuedQuery and then End.
+// ctx must have no values, because the exchange is shared with other callers. The caller must call answerQueuedQuery, and
+// then End.
 func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey string) *clientQuery {
 	w := &clientQuery{core: c, queue: l}
 	w.Begin(ctx, 0)
@@ -28,8 +29,8 @@ func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey strin
 	return w
 }
 
-// answerQueuedQuery answers the question q of the waiting query w, and then removes w from its queue. Until stay ends,
-// the calling goroutine may query the servers itself, as in core.answerQuestion.
+// answerQueuedQuery answers the question q of the queued query w, and then removes w from its queue. The calling
+// goroutine may query the servers itself, until stay ends, which saves a goroutine.
 //
 // displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
 func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r *result, displaced bool) {

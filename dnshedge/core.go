@@ -139,13 +139,13 @@ func (c *core) newClientServers(hedging group.Hedging) *clientServers {
 	}
 }
 
-// isOff reports whether hedging is off: by Client.Hedge, Client.SetEnabled or the environment.
+// isOff reports whether hedging is off: by Hedge.Off, by NoBudget, by Client.SetEnabled, or by the environment.
 func (c *core) isOff() bool {
 	return c.conf.Hedge.Off || c.conf.Hedge.BudgetPercent == NoBudget || c.off.Load()
 }
 
-// closeAll closes all connections, cancels the background goroutines, and waits until they have returned and the log is
-// written.
+// closeAll closes all connections and cancels the background goroutines, for Client.Close. It waits until the goroutines
+// have returned and all log records are passed to the logger.
 func (c *core) closeAll() {
 	servers := c.servers.pool.RemoveAllServers()
 	c.cancelAll()
@@ -183,12 +183,11 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 	return f, ok
 }
 
-// answerQuestion answers a question locally, from the cache, or from the servers. If address is not empty, only the
-// server at that address is queried.
+// answerQuestion answers a question locally, from the cache, or from the servers, and reports the lookup to Trace. If
+// address is not empty, only the server at that address is queried.
 //
-// If stay is nil, the call returns when ctx ends. Otherwise the calling goroutine may query the servers itself until
-// stay ends, which saves a goroutine. The call may then outlive ctx: it returns when the servers have answered or stay
-// ends.
+// If stay is nil, the call returns when ctx ends. Otherwise the calling goroutine may query the servers itself, which
+// saves a goroutine. It then returns when the servers have answered or stay ends, even if ctx ends before.
 func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
 	if !c.trace.timesLookups() {
 		return c.answerUntraced(ctx, stay, query, address)
@@ -199,7 +198,8 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 	return r
 }
 
-// answerUntraced is like answerQuestion, but does not report the lookup to Trace.
+// answerUntraced answers a question as answerQuestion does, with the same parameters, but does not report the lookup to
+// Trace.
 func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -233,8 +233,9 @@ func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, addr
 	return c.resolveShared(ctx, stay, q, cached, resolve)
 }
 
-// findRoute determines whether this machine, an Exchanger, or servers answer a query. The hosts file has precedence
-// over routes, and a route, except the route ".", over special-use zones.
+// findRoute determines the source of the answer to a query: the hosts file, a special-use zone (names that are answered
+// without a query), a route, or the servers for all names. The hosts file has precedence over routes, and a route, except
+// the route ".", over special-use zones.
 func (c *core) findRoute(query *wire.Query) question {
 	isLocal := query.IsStandard() && query.Class == dns.ClassINET
 	if isLocal && c.hosts != nil {
@@ -289,12 +290,12 @@ func newLocalResult(q question, m *dns.Msg) *result {
 	return r
 }
 
-// findCachedAnswer searches the cache for an answer to q. isUsable is true if the caller may get the answer at once.
-// If cached says that a refresh is due as well, the caller must call startRefresh. The refresh is due if the entry
-// is popular and expires soon, or if it has expired and no refresh has failed recently.
+// findCachedAnswer searches the cache for an answer to q. isUsable is true if the caller may get the answer at once. If
+// cached.isRefreshDue is true as well, the caller must call startRefresh. That is so if the entry is popular and expires
+// soon, or if it has expired and no refresh has failed recently.
 //
-// If isUsable is false, the caller must ask the servers. The answer is then the expired answer to return if the
-// servers fail. If there is none, it has the freshness entryMissing.
+// If isUsable is false, the caller must ask the servers. cached is then an expired answer to return if the servers fail.
+// If there is none, its freshness is entryMissing.
 func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedAnswer, isUsable bool) {
 	cache := c.conf.Cache
 	if !c.isCacheable(q) || lookup.HasCacheBypass(ctx) {
@@ -313,8 +314,8 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 
 // startRefresh queries the servers in the background for a new answer to q, which replaces the cached answer.
 //
-// If the cached answer has not expired, the refresh needs a token of the refresh budget. Without a token, startRefresh
-// sends nothing, and releases the claim to the refresh so that a later caller can start it.
+// An answer that has not expired is refreshed only if the refresh budget, which limits such queries, has a token. Without
+// one, startRefresh sends nothing, and calls releaseRefresh so that a later caller can try again.
 func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*sharedFlight) *result) {
 	purpose := callerFlight
 	if cached.freshness == entryFresh {
@@ -329,12 +330,12 @@ func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*share
 }
 
 // resolveShared queries the servers once for all callers that have the same question at the same time, and returns the
-// shared result. cached is the result of the search in the cache. If it is an expired answer, resolveShared returns it
-// when the servers are slow or fail.
+// shared result. If cached is an expired answer from the cache, resolveShared returns it when the servers are slow or
+// fail.
 //
-// Questions that are not standard get an exchange of their own. So do uncacheable questions of a caller whose deadline
-// is less than Timeout away. A shared exchange divides the whole Timeout between the servers, and may query the second
-// server too late for this caller.
+// Two kinds of questions are not shared: messages other than standard queries, and uncacheable questions of a caller
+// whose deadline is less than Timeout away. A shared exchange divides the whole Timeout between the servers, and may
+// query the second server too late for this caller.
 //
 // If stay is not nil, the calling goroutine may query the servers itself, until stay ends.
 func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer, resolve func(*sharedFlight) *result) *result {
@@ -381,14 +382,15 @@ func (c *core) resolveShared(ctx, stay context.Context, q question, cached cache
 	}
 }
 
-// isCacheable reports whether the Client caches answers to q.
+// isCacheable reports whether the Client searches its cache for an answer to q, and stores the answer there. It is false
+// without a Cache, and for queries whose answers suit only one client, for example with EDNS options.
 func (c *core) isCacheable(q question) bool { return c.conf.Cache != nil && q.IsCacheable() }
 
-// joinSecondFlight repeats a question after its shared exchange has ended without an answer, because the caller that
-// started the exchange has timed out or left. It joins or starts a second shared exchange for q, and returns its
-// result. If ctx is done or end has passed, it returns the result of the first exchange.
+// joinSecondFlight repeats a question whose shared exchange has ended without an answer, because the caller that started
+// it has timed out or left. It returns the result of a second shared exchange for q. If ctx ends or end passes before, it
+// returns the result of the first one.
 //
-// No caller joins a third exchange, so that a forwarding loop back to this Client ends.
+// There is no third exchange. So a forwarding loop back to this Client, which repeats every question, ends.
 func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, first *sharedFlight) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -421,13 +423,14 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 	return r
 }
 
-// joinOrStartFlight returns the running flight for the question q, or starts one, which gets its result from resolve.
-// purpose is that of a new flight. The exchange of a new flight gets the values of ctx, but does not end with ctx.
+// joinOrStartFlight returns the running exchange (flight) that other callers have started for the question q. If there is
+// none, it starts one, with this purpose and with resolve as the function that queries the servers. A new flight gets the
+// values of ctx, but does not end with ctx.
 //
-// If stay is not nil, a new flight runs in the calling goroutine, until it has a result or stay ends. If stay is nil, a
-// new flight runs in its own goroutine, until the Client is closed.
+// If stay is not nil, a new flight runs in the calling goroutine, until it has a result or stay ends. If stay is nil, it
+// runs in its own goroutine, until the Client is closed.
 //
-// When the last caller leaves a flight, it is cancelled, unless its answer can be cached: then it continues.
+// When the last caller leaves a flight, the flight is cancelled. But if its answer can be cached, it continues.
 func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose flightPurpose, resolve func(*sharedFlight) *result) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
@@ -463,11 +466,10 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 	return f
 }
 
-// runFlight resolves the question of the flight f by calling f.resolve, and returns the result. The exchange ends early
-// when ctx ends. Exchangers and Dialers get the values of ctx.
+// runFlight runs the exchange of the flight f with the servers by calling f.resolve. It returns the result, and wakes the
+// callers that share the flight. The exchange ends early when ctx ends. Exchangers and Dialers get the values of ctx.
 //
-// stay may be nil. Otherwise the exchange also ends with stay, which ends when no caller waits for the result any more.
-// If several callers may share f, runFlight then wakes them with the result.
+// stay is a second context with which the exchange ends, or nil. It ends when no caller waits for the result any more.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
 	if f.Done != nil {
 		defer func() {
@@ -498,8 +500,9 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	return f.resolve(f)
 }
 
-// dequeueFlight removes the flight f from the queue of questions that wait for servers. It replaces the error in the
-// result r if the flight ended because a newer question displaced it, all its callers left, or the Client was closed.
+// dequeueFlight removes the flight f, whose result is r, from the queue of questions that wait for servers. If the flight
+// ended for a reason of this Client, it replaces the error in r by that reason. The reasons are that a newer question
+// displaced it, that all its callers left, and that the Client was closed.
 func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)
@@ -513,7 +516,9 @@ func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	}
 }
 
-// storeResult limits the TTLs in the result r of the flight f, and stores the answer or failure in the cache.
+// storeResult applies the TTL limits of the Cache to the result r of the flight f, and stores its answer or failure in
+// the Cache. It stores nothing if the question is not cacheable, or if the cause of a failure is this machine, a full
+// queue or Close.
 func (c *core) storeResult(f *sharedFlight, r *result) {
 	q, cache := f.question, c.conf.Cache
 	ttl := r.limitTTL(q.Query, cache)
@@ -563,8 +568,8 @@ func isUncacheable(err error) bool {
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
-// expireOnSystemChange invalidates the cached answers of the operating system's DNS servers if these servers have
-// changed since its last call. It does nothing without a Cache.
+// expireOnSystemChange invalidates the cached answers of the operating system's DNS servers if the system has other
+// servers than at the last call. It does nothing without a Cache.
 func (c *core) expireOnSystemChange(now time.Time) {
 	if c.conf.Cache == nil {
 		return
@@ -588,9 +593,9 @@ func (c *core) findSystemServers() []*system.Servers {
 	return f.servers
 }
 
-// currentOrigin returns the origin under which an answer to q is cached: the Client's number and the route. If the
-// system's servers may be queried, directly or through Exchangers, it includes their generation. It must be called
-// before the servers are queried, because they may change meanwhile.
+// currentOrigin returns the origin with which an answer to q is cached: the number of this Client, the route, and the
+// generation of the system's servers if these may be queried. It must be called before the servers are queried, because
+// the system's servers may change meanwhile.
 func (c *core) currentOrigin(q question) (from answerOrigin) {
 	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache == nil {
@@ -638,15 +643,16 @@ func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 }
 
-// appendResponse appends the cached answer to b in wire format, as the response to q with at most limit bytes, and
-// returns the extended slice.
+// appendResponse appends the cached answer to b in wire format, as the response to q, and returns the extended slice. The
+// response has at most limit bytes. The cached entry must not be a failure without a response.
 func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
 	a, view, _ := f.toAnswer(q)
 	return appendForwarderResponse(b, q, a, view, limit)
 }
 
-// appendForwarderResponse appends the answer a, adapted by view, to b in wire format, as the response of a forwarder to
-// q. The response has at most limit bytes.
+// appendForwarderResponse appends a response to q with the answer a to b in wire format. view says how the answer is
+// presented, for example with which TTLs. The flags are those of a forwarder (RA, not AA). The response has at most limit
+// bytes.
 func appendForwarderResponse(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
 	start := len(b)
 	b = a.Append(b, q, view, limit)
@@ -673,17 +679,20 @@ type result struct {
 	pause         time.Duration // time that the server has asked the client to wait before the next query
 }
 
-// isFailure reports whether another server may give a better result for q. It is true for an error. For a standard
-// question, it is also true for a failure response, unless the failure is final.
+// isFailure reports whether another server may give a better result for q. It is true for an error. For a standard query,
+// it is also true for a failure response, such as SERVFAIL. It is false for a final failure, where DNSSEC or a filter
+// forbids an answer.
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.IsStandard() && r.answer.Outcome == wire.Failure
 }
 
-// isFinalFailure reports whether the result is a failure that an expired answer must not replace.
+// isFinalFailure reports whether the result is a failure response because DNSSEC or a filter forbids an answer. No other
+// server, and no expired answer, may replace it.
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limitTTL applies the TTL limits of the cache c to the answer, and returns how long c may store the answer. It changes
-// the answer, so it must be called before several callers share r. c may be nil if there is no cache.
+// limitTTL raises and lowers the TTLs of the answer to the limits of the cache c, and returns how long c may store the
+// answer. c may be nil if there is no cache. limitTTL changes the answer, so it must be called before several callers
+// share r.
 //
 // The returned duration is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the file
 // may change before the TTLs end.
@@ -732,8 +741,8 @@ type sharedFlight struct {
 	r          *result                     // the result
 }
 
-// leaveFlight records that one caller no longer waits for the flight f, because the caller's context ctx has ended. When
-// the last caller leaves a flight whose answer is not cached, the flight is cancelled, and new callers no longer join it.
+// leaveFlight removes one caller, whose context ctx has ended, from the shared exchange f (a flight). If no caller is
+// left and the answer cannot be cached, the flight is cancelled, and new callers with the question start another one.
 func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 	c.flightsMu.Lock()
 	defer c.flightsMu.Unlock()
@@ -782,7 +791,8 @@ func (c *core) followAliases(ctx context.Context, q question, r *result, from *a
 	}
 }
 
-// newAliasFailure returns a SERVFAIL result for a question whose aliases cannot be followed.
+// newAliasFailure returns a SERVFAIL result for the question q, whose aliases (CNAME) form a loop or end without an
+// answer.
 func newAliasFailure(q question) *result {
 	m := new(dns.Msg)
 	m.Rcode = dns.RcodeServerFailure

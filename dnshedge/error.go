@@ -59,7 +59,8 @@ func (e *StatusError) Error() string {
 	return fmt.Sprintf("dnshedge: upstream %s: HTTP status %d %s", e.Upstream, e.Code, http.StatusText(e.Code))
 }
 
-// newError returns the *Error for the question q with the cause err, which no server has caused.
+// newError returns the *Error for the question q with the cause err, for errors that no server has caused. The field
+// Upstream of the *Error is zero.
 func newError(q *wire.Query, err error) error {
 	return &Error{Name: q.PresentationName(), Type: q.Type, Err: err}
 }

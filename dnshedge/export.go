@@ -83,8 +83,8 @@ func (c *core) exportState(now time.Time) []byte {
 	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers returns the answers to export in encoded form, the most popular first, and their number n. It exports
-// the answers that the Client with the number client has stored, and the answers of Cache.Set. b has at most limit
+// appendAnswers returns the cached answers to export in encoded form, the most popular first, and their number n. It
+// exports the answers that Cache.Set or the Client with the number client (see addClient) has stored. b has at most limit
 // bytes.
 func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte, n uint64) {
 	c.init()
@@ -111,8 +111,9 @@ func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte
 	return b, n
 }
 
-// importState reads an export from r, and adds its latencies and answers to those of this Client. It changes nothing
-// if the export is damaged. now is the present time, from which the age of the export follows.
+// importState reads an export from r. It adds the latencies of servers that this Client has too, and the cached answers
+// whose source this Client would ask as well. It changes nothing if the export is damaged. The time from the export to
+// now counts against the TTLs.
 func (c *core) importState(r io.Reader, now time.Time) error {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -153,9 +154,9 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// hasSameOrigin reports whether the exported answer e may be imported. It is true for an answer of Cache.Set. It is
-// also true if this Client would ask the same servers or Exchanger now, by the same route. In this case hasSameOrigin
-// sets e's origin.
+// hasSameOrigin reports whether the exported answer e may be imported. It is true for an answer of Cache.Set. It is also
+// true if this Client would ask the same servers or Exchanger now, by the same route. In this case hasSameOrigin sets the
+// fields of e that record the source.
 //
 // exported has the sources of the Client that wrote the export, and own the sources of this Client.
 func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
@@ -184,9 +185,9 @@ func boolToByte(b bool) byte {
 	return 0
 }
 
-// decodeEntry reads one exported answer. It returns decode.ErrDamaged if the data is invalid. In the returned entry,
-// the field stored is the answer's age at the export. The field client is 0 for an answer of Cache.Set, and otherwise
-// 1.
+// decodeEntry reads one exported answer, and returns it as an entry for importEntries. It returns decode.ErrDamaged if
+// the data is invalid. In the returned entry, the field stored is the answer's age at the export. The field client is 0
+// for an answer of Cache.Set, and otherwise 1.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged

@@ -106,8 +106,8 @@ func (h *Hedge) validate() error {
 	return nil
 }
 
-// groupHedging converts the settings to those of package group, with the defaults for fields that are zero. With
-// NoBudget, the default budget still pays for retransmissions.
+// groupHedging converts the settings to those of package group, with the defaults for fields that are zero. For NoBudget,
+// which turns hedging off, it uses the default budget, because retransmissions need a budget as well.
 func (h *Hedge) groupHedging() group.Hedging {
 	budgetPercent := h.BudgetPercent
 	if budgetPercent <= 0 {

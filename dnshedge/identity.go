@@ -15,8 +15,8 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// An identifier is an Exchanger with an Identity. Two Exchangers of one type whose Identity is the same non-empty
-// string give the same answers.
+// An identifier is an Exchanger whose method Identity returns a string that identifies the source of its answers. Two
+// Exchangers of one type with the same non-empty Identity give the same answers. Import relies on it.
 type identifier interface{ Identity() string }
 
 // maxIdentifying limits the nested calls of Client.Identity, so that they end if Clients refer to each other.
@@ -55,8 +55,8 @@ func hashIdentity(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// identityOf returns a hash of the type of an Exchanger and of its Identity. It returns "" if the Exchanger has no
-// Identity or an empty one.
+// identityOf returns a string that identifies an Exchanger in an export: a hash of its type and its Identity. It returns
+// "" if the Exchanger has no method Identity, or if the method returns "".
 func identityOf(e Exchanger) (identity string) {
 	known, ok := e.(identifier)
 	if !ok {
@@ -76,8 +76,8 @@ type answerSources struct {
 	routes        map[string]string // by the route's domain, in wire format and lower case
 }
 
-// currentSources returns the identities of the servers and Exchangers that the Client asks at the time now. Export
-// writes them, and Import compares them.
+// currentSources returns strings that identify the servers and Exchangers that the Client asks at the time now. Export
+// writes them, and Import compares them, because answers of other servers are not imported.
 func (c *core) currentSources(now time.Time) answerSources {
 	s := c.servers
 	filter := ""
@@ -109,8 +109,8 @@ func (c *core) currentSources(now time.Time) answerSources {
 	return all
 }
 
-// identityOfUpstreams returns a string that is equal for equal lists of servers. The order of the servers is ignored
-// unless it determines which server is asked first.
+// identityOfUpstreams returns a string that is equal for equal lists of servers, so that Import can compare them. The
+// order of the servers counts only if it determines which server is asked first (OrderStrict).
 func (c *core) identityOfUpstreams(ups []Upstream) string {
 	keys := make([]string, len(ups))
 	for i, up := range ups {
@@ -125,9 +125,9 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// systemIdentity returns the identity of the system's servers for all names, by which an import finds out whether they are
-// still the same. It returns "" if the system's configuration cannot be read. For each domain with separate system
-// servers, it stores the identity of those servers in routes.
+// systemIdentity returns a string that identifies the operating system's DNS servers at the time now, so that Import can
+// compare them. It returns "" if the system's configuration cannot be read. For each domain with separate system servers,
+// it adds the string of those servers to routes.
 func (c *core) systemIdentity(now time.Time, routes map[string]string) string {
 	named, err := c.servers.system.DefaultServers(now)
 	if err != nil || named == nil {
@@ -139,8 +139,9 @@ func (c *core) systemIdentity(now time.Time, routes map[string]string) string {
 	return hashIdentity("system", fmt.Sprint(named))
 }
 
-// identityFor returns the identity of the servers or Exchanger that answer q, or "" if it is unknown. domain is the
-// length in wire format of the domain of q's route, or 0 for the servers for all names.
+// identityFor returns the string that identifies the servers or Exchanger for the question q, or "" if they are unknown.
+// domain is the length in wire format of the domain of q's route. It is 0 if q has no route, and the servers for all
+// names are asked.
 func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	if domain == 0 {
 		return s.defaultSource
@@ -153,7 +154,7 @@ func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	return s.routes[string(name[len(name)-domain:])]
 }
 
-// appendSources appends the encoded sources to b, for an export of a Cache. decodeSources is its inverse.
+// appendSources appends the encoded sources to b, as a part of an export of the Client. decodeSources is its inverse.
 func (s answerSources) appendSources(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.defaultSource)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))
@@ -163,8 +164,8 @@ func (s answerSources) appendSources(b []byte) []byte {
 	return decode.AppendBytes(b, own)
 }
 
-// decodeSources decodes the output of appendSources. If b is damaged, it returns empty answerSources, which match no
-// source.
+// decodeSources decodes the output of appendSources: the servers and Exchangers of the Client that wrote an export. If b
+// is damaged, all sources in the result are unknown, so that no answers of servers are imported.
 func decodeSources(b []byte) answerSources {
 	d := decode.Decoder(b)
 	s := answerSources{defaultSource: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}
