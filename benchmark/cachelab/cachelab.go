@@ -100,7 +100,8 @@ func Run(ctx context.Context, conf lab.Config) (rows []Row, err error) {
 	}
 	defer func() {
 		for _, s := range servers {
-			rows = append(rows, s.toRow())
+			s.row.Contender, s.row.Calls = s.name, s.calls.SortedCalls()
+			rows = append(rows, s.row)
 		}
 	}()
 	rounds := sc.rounds()
@@ -132,9 +133,7 @@ func (l *testbed) startServers() ([]*server, error) {
 	}
 	var all []contender
 	for _, name := range Contenders {
-		if name != dnsserver.BareGo || l.scenario.connections == 0 {
-			all = append(all, contender{Name: name, Start: l.startServer})
-		}
+		all = append(all, contender{Name: name, Start: l.startServer})
 	}
 	return lab.StartAll(l.conf, all, func(c contender) (*server, error) { return c.Start(c.Name) })
 }
@@ -153,7 +152,7 @@ func (l *testbed) startServer(name string) (_ *server, err error) {
 	var stop func()
 	_, s.process, stop, err = dnsserver.ForwarderConfig{
 		Peers: l.conf.Peers, Dir: filepath.Join(l.Dir, name), Upstreams: []string{l.Net.Host(upstreamHost).Addr().String()}, Transport: "udp",
-		CertificateFile: l.certificateFile(), ServesTLS: l.scenario.network == "tls",
+		CertificateFile: l.certificateFile(), ServesTLS: l.scenario.network == "tls", ClosesConns: l.scenario.connections == 0,
 	}.Start(s.host, name, timeout)
 	l.AtClose(stop)
 	if err != nil {

@@ -34,11 +34,10 @@ type server struct {
 	row     Row // results, without the calls
 }
 
-// cachedNames is the number of names that clients ask for.
-const cachedNames = 100
-
-// manyConnections is the number of connections from which their memory is measured.
-const manyConnections = 1000
+const (
+	cachedNames     = 100  // number of names that clients ask for
+	manyConnections = 1000 // least number of connections whose memory is measured
+)
 
 // prepare waits until the server answers, and fills the server's cache.
 func (s *server) prepare() error {
@@ -209,10 +208,4 @@ func kernelMemory() (total float64) {
 		}
 	}
 	return total
-}
-
-func (s *server) toRow() Row {
-	r := s.row
-	r.Contender, r.Calls = s.name, s.calls.SortedCalls()
-	return r
 }

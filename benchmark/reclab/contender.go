@@ -28,7 +28,10 @@ var contenders = []lab.Contender[environment, *resolver]{
 		return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
 	})},
 	{Name: "sdns", Start: newProgramStarter(configureSDNS)},
-	{Name: "hickory", Start: newProgramStarter(configureHickory)},
+	{Name: "hickory", Start: newProgramStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+		hints := filepath.Join(dir, "hints") // without allow_server, Hickory does not query reserved networks, which the servers have
+		return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", hints, ServerNetwork))
+	})},
 }
 
 // Contenders lists the names of all contenders.
@@ -96,10 +99,4 @@ func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		}
 	}
 	return peers.SDNSCommand(dir, 5353, "rootservers = ["+strings.Join(servers, ", ")+"]")
-}
-
-// configureHickory is the configureFunc of Hickory DNS. It allows the network of the simulated servers, because the program
-// does not query reserved networks by default.
-func configureHickory(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
-	return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", filepath.Join(dir, "hints"), ServerNetwork))
 }

@@ -419,7 +419,8 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 	var all, fresh []question
 	for len(all) < count {
 		if k := len(all); len(n.targetZones) > 0 && (p.queryPattern == randomNames || k%keyTrapPattern.period < keyTrapPattern.trapped) {
-			all = append(all, n.drawNonexistentNameQuestion(rng, k))
+			zone := n.targetZones[rng.IntN(len(n.targetZones))] // which has no such name
+			all = append(all, question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, zone.name), dns.TypeA})
 			continue
 		}
 		if len(fresh) > 0 && rng.Float64() < repeats || len(fresh) == len(order) {
@@ -436,12 +437,6 @@ func (n *internet) drawQuestions(p internetPlan, count int, repeats float64) []q
 		all = append(all, q)
 	}
 	return all
-}
-
-// drawNonexistentNameQuestion returns the k-th question about a name that does not exist, in a random zone of targetZones.
-func (n *internet) drawNonexistentNameQuestion(rng *rand.Rand, k int) question {
-	z := n.targetZones[rng.IntN(len(n.targetZones))]
-	return question{fmt.Sprintf("r%07x%05d.%s", rng.IntN(1<<28), k, z.name), dns.TypeA}
 }
 
 // correctAddresses returns the addresses in the right answer to question q, and the number of aliases before them.

@@ -99,12 +99,6 @@ func (b *backend) startReplica(protocol string, q *virtual.Queue, s strategy, ln
 	}()
 }
 
-func (b *backend) stopReplicas() {
-	for _, stop := range b.stops {
-		stop()
-	}
-}
-
 // handleRequest waits for the latency of an attempt, or until ctx ends. It returns the number n of the attempt.
 func (s *replica) handleRequest(ctx context.Context, request int) (n int, err error) {
 	n = int(s.attempts[request].Add(1)) - 1

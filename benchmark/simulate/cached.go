@@ -1,11 +1,9 @@
 package main
 
 import (
-	"slices"
 	"time"
 
 	"github.com/gohedge/hedge/benchmark/cachelab"
-	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
 func init() {
@@ -32,10 +30,8 @@ var cachedEngine = labEngine[cachelab.Row]{
 		maxTimerDelay: 50 * time.Millisecond, // the engine measures processor time, and keeps all processors busy itself
 		hidden:        []string{"extra requests", "wins"},
 	},
-	contenders: func(scenario string) []string {
-		return slices.DeleteFunc(slices.Clone(cachelab.Contenders), func(name string) bool { return name == dnsserver.BareGo && scenario != "tcp-new" })
-	},
-	how: "all in turn", run: cachelab.Run,
+	contenders: func(string) []string { return cachelab.Contenders },
+	how:        "all in turn", run: cachelab.Run,
 	calls: func(j job) int { return j.requestCount(cachelab.Queries, quickCached) },
 	complete: func(_ job, t *trial, r cachelab.Row) {
 		figures := map[string]float64{"queries_per_second": float64(r.Asked) / r.Elapsed.Seconds()}

@@ -95,7 +95,9 @@ func (c *contender) endEpisode() {
 	c.opened += int(c.backend.acceptedConns.Load())
 	c.worked += int(c.backend.processed.Load())
 	c.setup.closeClient()
-	c.backend.stopReplicas()
+	for _, stop := range c.backend.stops {
+		stop()
+	}
 	c.backend.serverLocation.closeNetwork()
 	c.backend = nil
 }

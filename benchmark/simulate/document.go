@@ -37,7 +37,7 @@ func updateDocuments(files []string, fill func(documentTable) (renderedTable, er
 	for i, file := range files {
 		written := make(map[string][]byte) // contents by file
 		for _, match := range tablePattern.FindAllStringSubmatch(texts[i], -1) {
-			t := findDocumentTable(match[1])
+			t := documentTables[slices.Index(documentTableNames(), match[1])]
 			table, ok := filled[t.name]
 			if !ok {
 				var err error

@@ -112,7 +112,8 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 // runWithOptions measures documents, or runs engines and writes their results. If ctx ends, it writes the results so far.
 func runWithOptions(ctx context.Context, o options, p *progressDisplay, stdout, stderr io.Writer) error {
 	if o.readme != nil {
-		return measureDocuments(ctx, o, p)
+		m := &documentMeasurer{ctx: ctx, progress: p, peers: o.peers, resultsByArgs: make(map[string]engineResults)}
+		return updateDocuments(o.readme, m.measureTable)
 	}
 	found, err := runEngines(ctx, o, p)
 	if err != nil && ctx.Err() == nil {

@@ -103,7 +103,9 @@ func (o *options) setEngine(name string, fs *flag.FlagSet) error {
 	default:
 		o.engine = engines()[i]
 	}
-	if runs := o.engine.spec().runs; runs > 0 && !isFlagSet(fs, "runs") && !o.size.quick {
+	isSet := false
+	fs.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "runs" })
+	if runs := o.engine.spec().runs; runs > 0 && !isSet && !o.size.quick {
 		o.runs = runs
 	}
 	return nil
@@ -188,11 +190,6 @@ func (o *options) checkPeers() error {
 	}
 	name := slices.Min(slices.Collect(maps.Keys(o.peers)))
 	return fmt.Errorf("-peer %s=%s: engine %s starts no DNS servers", name, strings.Join(o.peers[name], " "), o.engine.spec().name)
-}
-
-func isFlagSet(fs *flag.FlagSet, name string) (found bool) {
-	fs.Visit(func(f *flag.Flag) { found = found || f.Name == name })
-	return found
 }
 
 // newChoiceError returns the error for a flag with an invalid value.

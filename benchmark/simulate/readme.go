@@ -21,12 +21,6 @@ type documentMeasurer struct {
 	resultsByArgs map[string]engineResults
 }
 
-// measureDocuments measures the tables in the files of the flag -readme, and writes them into these files.
-func measureDocuments(ctx context.Context, o options, p *progressDisplay) error {
-	m := &documentMeasurer{ctx: ctx, progress: p, peers: o.peers, resultsByArgs: make(map[string]engineResults)}
-	return updateDocuments(o.readme, m.measureTable)
-}
-
 // measureTable measures a table of a document.
 func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) {
 	switch {

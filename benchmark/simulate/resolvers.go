@@ -7,7 +7,7 @@ func init() {
 	registerStrategies(
 		strategy{name: "net-resolver", rank: 240, description: "Go's own resolver"},
 		strategy{name: "forwarder", rank: 245, description: "this library as a forwarder, with its defaults"},
-		strategy{name: dnsserver.BareGo, rank: 246, description: "a Go server that does no more than accept, read, write and close"},
+		strategy{name: dnsserver.BareGo, rank: 246, description: "a Go server that does no more than read queries and write responses"},
 		strategy{name: "unbound", rank: 250, description: "unbound, if it is installed; resolving, it has discard-timeout 0"},
 		strategy{name: "named", rank: 254, description: "BIND, if it is installed"},
 		strategy{name: "pdns", rank: 256, description: "PowerDNS Recursor, if it is installed"},

@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -92,7 +94,9 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 		}
 	}
 	f.scenario = *runs[0].scenario
-	f.scenario.description = f.scenario.describeWithSize(o.size)
+	if w := f.scenario.scaledSimulation(o.size); w.Rate != f.scenario.simulation.Rate {
+		f.scenario.description += fmt.Sprintf("; here with %s requests/s", formatThousands(int(math.Round(w.Rate))))
+	}
 	for _, name := range runs[0].strategies {
 		if all := done[name]; len(all) > 0 {
 			slices.SortFunc(all, func(a, b strategyResult) int { return cmp.Compare(a.rows[0].Seed, b.rows[0].Seed) })

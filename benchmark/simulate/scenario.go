@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -96,14 +94,6 @@ type trafficFlags struct {
 
 // quickDivisor divides the number of requests with -quick.
 const quickDivisor = 8
-
-// describeWithSize returns the description of the scenario, with the rate if the flags in s change it.
-func (sc scenario) describeWithSize(s trafficFlags) string {
-	if w := sc.scaledSimulation(s); w.Rate != sc.simulation.Rate {
-		return fmt.Sprintf("%s; here with %s requests/s", sc.description, formatThousands(int(math.Round(w.Rate))))
-	}
-	return sc.description
-}
 
 // scaledSimulation returns the traffic and the server of the scenario. The flags s, if set, replace the rate and the
 // number of requests.

@@ -47,7 +47,11 @@ func newHedgedhttpStrategy(delay time.Duration, s strategy) strategy {
 
 func init() {
 	bestStatic := func(s strategy) strategy {
-		s.http, s.grpc = newBestStaticTransport, newBestStaticInterceptors
+		s.http = newBestStaticTransport
+		s.grpc = func(at *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+			at.raceOptions = new(race.Options[int])
+			return nil, nil
+		}
 		s.virtual = func(at virtualSetup) func() virtual.Policy {
 			best := at.simulation.BestStaticDelays(at.seed, s.bestStaticHedges, at.extra, s.minimizedQuantile())
 			return func() virtual.Policy { return best }
@@ -87,9 +91,4 @@ func (*lingerPolicy) IsQueued(*race.Attempt) bool { return false }
 
 func (*lingerPolicy) Failed(_ *race.Attempt, v int, _ error, _ func()) (kept int, wait bool) {
 	return v, true
-}
-
-func newBestStaticInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
-	s.raceOptions = new(race.Options[int])
-	return nil, nil
 }

@@ -46,7 +46,7 @@ var documentTables = []documentTable{{
 	args: "-engine cached -scenario all -strategy forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
 }, {
 	name: "clients", render: formatManyClients, basis: "one run",
-	args: "-engine cached -scenario udp,long -strategy forwarder,unbound -runs 1",
+	args: "-engine cached -scenario udp,long -strategy forwarder,bare-go,unbound -runs 1",
 }, {
 	name: "faults", render: columnsOf("answered", "p50", "p99", "last answer", "queries per question"), basis: "one run",
 	args: "-engine faults -scenario all",
@@ -75,10 +75,6 @@ func documentTableNames() []string {
 		names = append(names, t.name)
 	}
 	return names
-}
-
-func findDocumentTable(name string) documentTable {
-	return documentTables[slices.Index(documentTableNames(), name)]
 }
 
 // formatReadmeTable returns the table in README that compares hedging libraries, and a sentence that compares its rows.

@@ -1,17 +1,28 @@
 package dnsserver
 
 import (
+	"crypto/tls"
 	"encoding/binary"
+	"io"
 	"net"
 )
 
-// BareGo is the name of a forwarder that does nothing but accept a connection, read, write and close: the least that a
-// server written in Go needs for a query over a new TCP connection. It answers each query with one address.
+// BareGo is the name of a forwarder that does nothing but read queries and write responses: the least that a server
+// written in Go needs. It answers each query with one address.
 const BareGo = "bare-go"
 
 // serveBareGo runs the server of BareGo at ListenAddress until an error occurs.
-func serveBareGo(forwarderSettings) error {
+func serveBareGo(s forwarderSettings) error {
+	socket, err := net.ListenPacket("udp", ListenAddress)
+	if err != nil {
+		return err
+	}
+	go answerQueries(&datagramConn{PacketConn: socket}, 0, false)
 	listener, err := net.Listen("tcp", ListenAddress)
+	if err != nil {
+		return err
+	}
+	config, err := s.tlsConfig()
 	if err != nil {
 		return err
 	}
@@ -20,23 +31,47 @@ func serveBareGo(forwarderSettings) error {
 		if err != nil {
 			return err
 		}
-		go answerOneQuery(conn)
+		go func() {
+			if config != nil {
+				secure := tls.Server(conn, config)
+				_ = secure.Handshake() // in a goroutine of its own, because it needs a large stack
+				conn = secure
+			}
+			go answerQueries(conn, 2, s.ClosesConns)
+		}()
 	}
 }
 
-// answerOneQuery reads one query, writes its response, and closes conn. The query must have no OPT record, and one call of Read
-// must return all of it.
-func answerOneQuery(conn net.Conn) {
+// A datagramConn reads datagrams from all clients, and writes to the client of the last one.
+type datagramConn struct {
+	net.PacketConn
+	client net.Addr
+}
+
+func (c *datagramConn) Read(b []byte) (n int, err error) {
+	n, c.client, err = c.ReadFrom(b)
+	return n, err
+}
+func (c *datagramConn) Write(b []byte) (n int, err error) { return c.WriteTo(b, c.client) }
+
+// answerQueries answers the queries of conn, or only the first, and closes conn. prefix is the number of bytes for the length of
+// a message: 2, or 0 for datagrams. A query must have no OPT record, and one call of Read must return all of it.
+func answerQueries(conn io.ReadWriteCloser, prefix int, once bool) {
 	defer conn.Close()
-	b := make([]byte, 512)
-	n, err := conn.Read(b)
-	const prefix, header = 2, 12
-	if err != nil || n < prefix+header {
-		return
+	const header = 12
+	for b := make([]byte, 512); ; {
+		n, err := conn.Read(b)
+		if err != nil || n < prefix+header {
+			return
+		}
+		b[prefix+2] |= 0x80 // QR
+		b[prefix+7] = 1     // ANCOUNT
+		m := append(b[:n], 0xc0, header, 0, 1, 0, 1, 0, 0, 1, 0, 0, 4, 192, 0, 2, 1)
+		if prefix > 0 {
+			binary.BigEndian.PutUint16(m, uint16(len(m)-prefix))
+		}
+		if _, err := conn.Write(m); err != nil || once {
+			return
+		}
 	}
-	b[prefix+2] |= 0x80 // QR
-	b[prefix+7] = 1     // ANCOUNT
-	b = append(b[:n], 0xc0, header, 0, 1, 0, 1, 0, 0, 1, 0, 0, 4, 192, 0, 2, 1)
-	binary.BigEndian.PutUint16(b, uint16(len(b)-prefix))
-	_, _ = conn.Write(b)
 }

@@ -31,6 +31,7 @@ type ForwarderConfig struct {
 	ServerName      string   // in the certificate of the servers
 	CertificateFile string   // has the certificate of the servers, in PEM
 	ServesTLS       bool     // it serves DNS over TLS only, with the certificate and the key in CertificateFile
+	ClosesConns     bool     // BareGo closes a connection after its first response
 }
 
 // SupportedTransports lists the transports over which each forwarder can query servers with a private certificate.
@@ -42,14 +43,14 @@ var SupportedTransports = map[string][]string{
 // Command returns the command that runs a forwarder: a peer, "forwarder" for this library, or BareGo for a minimal Go
 // server. The error is exec.ErrNotFound if the program is not installed.
 func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
-	if f.ServesTLS && name != "forwarder" && name != "unbound" {
+	if f.ServesTLS && name != "forwarder" && name != "unbound" && name != BareGo {
 		return nil, fmt.Errorf("no configuration of %s for DNS over TLS", name)
 	}
 	switch name {
 	case "forwarder":
-		return f.helperCommand()
+		return f.helperCommand(forwarderProcess)
 	case BareGo:
-		return bareProcess.Command(context.Background(), forwarderSettings{}, "GOMAXPROCS=1")
+		return f.helperCommand(bareProcess)
 	case "unbound":
 		return f.UnboundCommand("")
 	case "named":
@@ -147,6 +148,7 @@ func (f ForwarderConfig) dnsdistCommand() (*exec.Cmd, error) {
 type forwarderSettings struct {
 	Upstreams       []string // in the format of dnshedge.ParseUpstream
 	CertificateFile string   // of a forwarder that serves DNS over TLS; empty: it does not
+	ClosesConns     bool     // see ForwarderConfig
 }
 
 // The helper processes of this package: this library's forwarder, and the server of BareGo.
@@ -155,17 +157,17 @@ var (
 	bareProcess      = helper.New(BareGo, serveBareGo)
 )
 
-// helperCommand returns a command that runs this program again as this library's forwarder, with one thread.
-func (f ForwarderConfig) helperCommand() (*exec.Cmd, error) {
+// helperCommand returns a command that runs this program again as a helper process, with one thread.
+func (f ForwarderConfig) helperCommand(process helper.Process[forwarderSettings]) (*exec.Cmd, error) {
 	upstream, env := "udp://%s:%d", []string{"GOMAXPROCS=1"}
 	if f.Transport != "udp" {
 		upstream, env = f.Transport+"://%s:%d#"+f.ServerName, append(env, "SSL_CERT_FILE="+f.CertificateFile)
 	}
-	settings := forwarderSettings{Upstreams: strings.Fields(f.formatUpstreams(upstream, " "))}
+	settings := forwarderSettings{Upstreams: strings.Fields(f.formatUpstreams(upstream, " ")), ClosesConns: f.ClosesConns}
 	if f.ServesTLS {
 		settings.CertificateFile = f.CertificateFile
 	}
-	return forwarderProcess.Command(context.Background(), settings, env...)
+	return process.Command(context.Background(), settings, env...)
 }
 
 // serve runs this library's forwarder until an error occurs.
@@ -180,17 +182,26 @@ func (s forwarderSettings) serve() error {
 	}
 	limits := forward.DefaultLimits()
 	limits.Conns, limits.ConnsPerClient = MaxTCPConns, MaxTCPConns
-	conf := forward.Config{Client: client, Listen: []string{ListenAddress}, Limits: &limits}
-	if s.CertificateFile != "" {
-		getCertificate, err := forward.CertificateFiles(s.CertificateFile, s.CertificateFile)
-		if err != nil {
-			return err
-		}
-		conf.TLSConfig, conf.ListenTLS, conf.Listen = &tls.Config{GetCertificate: getCertificate}, conf.Listen, nil
+	config, err := s.tlsConfig()
+	if err != nil {
+		return err
+	}
+	conf := forward.Config{Client: client, Listen: []string{ListenAddress}, Limits: &limits, TLSConfig: config}
+	if config != nil {
+		conf.ListenTLS, conf.Listen = conf.Listen, nil
 	}
 	server, err := forward.New(conf)
 	if err != nil {
 		return err
 	}
 	return server.Serve(context.Background())
+}
+
+// tlsConfig returns the configuration of a server of DNS over TLS. It is nil if there is no certificate.
+func (s forwarderSettings) tlsConfig() (*tls.Config, error) {
+	if s.CertificateFile == "" {
+		return nil, nil
+	}
+	cert, err := tls.LoadX509KeyPair(s.CertificateFile, s.CertificateFile)
+	return &tls.Config{Certificates: []tls.Certificate{cert}}, err
 }

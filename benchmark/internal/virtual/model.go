@@ -67,9 +67,6 @@ type LatencyModel func(d *RandomSource, a Attempt) time.Duration
 // attempts are sent.
 func (a Attempt) Rand(d *RandomSource) *rand.Rand { return d.attemptRand(a.Request, a.N) }
 
-// RequestRand returns the random numbers of d that all attempts of the request share.
-func (a Attempt) RequestRand(d *RandomSource) *rand.Rand { return d.attemptRand(a.Request, -100) }
-
 // LognormalLatency returns a model with lognormally distributed latencies.
 func LognormalLatency(mean, deviation time.Duration) LatencyModel {
 	ratio := float64(deviation) / float64(mean)
@@ -134,7 +131,7 @@ func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise Late
 // WithCacheMisses returns a model that uses slow for all attempts of a share of the requests, and fast for all others.
 // It models a cache: the hedge of a cache miss is a miss as well.
 func WithCacheMisses(fast, slow LatencyModel, share float64) LatencyModel {
-	return selectModel(func(d *RandomSource, a Attempt) bool { return a.RequestRand(d).Float64() < share }, slow, fast)
+	return selectModel(func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -100).Float64() < share }, slow, fast)
 }
 
 // WithSlowReplica returns a model of n replicas with the latencies of m, to which attempts go at random. The latencies
