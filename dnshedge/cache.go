@@ -32,8 +32,8 @@ const (
 	refreshHits  = 2  // if it had more hits than this
 )
 
-// A failureTTL determines how long failures are cached (RFC 9520 §3.2). The first failure of a question is cached for
-// the duration first. The duration doubles with each further failure in a row, and never exceeds most.
+// A failureTTL determines how long failures are cached (RFC 9520 §3.2). The first failure of a question is cached for the
+// duration in the field first. The duration doubles with each further failure in a row, up to most.
 type failureTTL struct{ first, most time.Duration }
 
 var (
@@ -102,9 +102,9 @@ type Cache struct {
 	clients       atomic.Uint32 // number of Clients that have used the Cache
 }
 
-// An answerOrigin records the source of a cached answer: the Client, the generation of the system's servers, and the
-// route. It decides whether Export includes the answer, and when the answer becomes invalid. The zero value is an
-// unknown origin, whose entry remains valid until it expires.
+// An answerOrigin records where a cached answer comes from: the Client, the route, and the generation of the system's
+// servers (a number that changes with them). It decides whether Export includes the answer, and whether the answer is
+// still valid. The zero value is an unknown origin, whose entry remains valid until it expires.
 type answerOrigin struct {
 	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer, or the Client is unknown
 	system    uint16 // generation of the system's servers; 0: the answer is not theirs
@@ -120,13 +120,14 @@ func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Lo
 // and entries with several sources.
 const notExported = math.MaxUint16
 
-// addClient assigns a number, from 1, to a Client that starts to use the Cache. The number marks the entries of that
-// Client for Export. All Clients after the first 65534 share the number notExported.
+// addClient returns the number of a Client that starts to use the Cache, counted from 1. Entries store the number of
+// their Client, because Export writes only the answers of its own Client. Clients after the first 65534 all get
+// notExported, and their answers are never exported.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
-// mergeOrigin merges the origin of an alias's target into o, the origin of an answer that includes the target's records.
-// An entry with a merged origin is never exported. If the system's servers gave any part of the answer, the entry is
-// invalidated when these servers change.
+// mergeOrigin adds the origin of an alias's target to o, the origin of an answer that ends with the alias. The answer
+// then includes records from both, so it is never exported. If the system's servers gave any part of it, the entry
+// becomes invalid when these servers change.
 func (o *answerOrigin) mergeOrigin(target answerOrigin) {
 	o.client = notExported
 	if o.system == 0 {
@@ -201,12 +202,13 @@ func (c *Cache) findEntry(key []byte) *entry {
 	return nil
 }
 
-// remainingTime returns for how long the entry is still fresh at the time at of the cache's clock. It is negative if
-// the entry has expired.
+// remainingTime returns how long the entry stays fresh from the time at on, which is given as time since the epoch of the
+// cache's clock. It is negative if the entry has expired.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
-// canServeStale reports whether e is an answer that may be served at the time at, if the servers fail (RFC 8767). It is
-// true for an answer that has not expired, or expired less than MaxStale ago. It is false for a failure and for nil.
+// canServeStale reports whether the answer e may be served at the time at if the servers fail (RFC 8767). It is true
+// until the answer has been expired for MaxStale. It is false for a failure and for nil. at is given as time since the
+// epoch of the cache's clock.
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -durationOrDefault(c.MaxStale, defaultMaxStale) && c.isCurrent(e)
 }
@@ -259,8 +261,8 @@ const (
 	entryStale                    // the entry may be used if the servers fail
 )
 
-// A cachedAnswer is the result of a search in the Cache: the entry for a question, and its freshness. Without an entry,
-// freshness is entryMissing and the embedded entry is nil.
+// A cachedAnswer is the result of a search in the Cache: the entry for a question, and whether it is fresh, stale or
+// missing. If it is missing, the embedded entry is nil.
 type cachedAnswer struct {
 	*entry
 	freshness
@@ -276,7 +278,8 @@ type cachedAnswer struct {
 // domain is the length in wire format of the domain of q's route, or 0 without a route. An NXDOMAIN entry for a name
 // above that domain is ignored, because it comes from other servers.
 //
-// If isRefreshDue is true in the result, the caller must refresh the entry or call releaseRefresh.
+// If isRefreshDue is true in the result, no other caller refreshes the entry, for 30 s. The caller must query the servers
+// for a new answer, or call releaseRefresh.
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -291,8 +294,9 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFreshAnswer returns the cached answer to q and true, if the answer has not expired and need not be refreshed. It counts
-// a hit. Otherwise it returns false and counts nothing, so that the caller can call getAnswer.
+// getFreshAnswer returns the cached answer to q and true, if the answer has not expired and need not be refreshed yet. It
+// counts a hit of the entry. Otherwise it returns false and counts nothing. The caller then calls getAnswer, which counts
+// the hit.
 func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool) {
 	if !q.IsCacheable() {
 		return cachedAnswer{}, false
@@ -317,13 +321,11 @@ func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 }
 
 // findAnswer returns the best entry for a key: an entry for the question, or a proof that the name or an ancestor does
-// not exist.
+// not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no entry is usable,
+// the freshness is entryMissing.
 //
-// A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no entry is usable, the
-// freshness is entryMissing. at is the time of the search by the cache's clock.
-//
-// domain is the length in wire format of the domain of the question's route, or 0. An ancestor above that domain does
-// not count.
+// at is the present time, as time since the epoch of the cache's clock. domain is the length in wire format of the domain
+// of the question's route, or 0. A proof for a name above that domain is ignored, because it comes from other servers.
 //
 // findAnswer modifies key, which can no longer be used for the question.
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
@@ -379,14 +381,16 @@ func parentKey(key []byte) []byte {
 	return nil
 }
 
-// claimRefresh claims the refresh of the entry for one caller. It returns true to that caller, which must refresh the
-// entry. It returns false to other callers for 30 s (refreshClaim), or until releaseRefresh is called.
+// claimRefresh makes sure that only one caller at a time refreshes the entry. It returns true if the caller must query
+// the servers for a new answer. It returns false while another caller does that: until releaseRefresh is called, at most
+// for 30 s (refreshClaim).
 func (f *cachedAnswer) claimRefresh() bool {
 	until := f.refreshClaimedUntil.Load()
 	return int64(f.at) >= until && f.refreshClaimedUntil.CompareAndSwap(until, int64(f.at+refreshClaim))
 }
 
-// releaseRefresh ends the claim to the refresh of the entry, so that claimRefresh returns true to another caller.
+// releaseRefresh undoes claimRefresh, because the refresh of the entry has failed or was not started. Another caller may
+// then refresh the entry.
 func (e *entry) releaseRefresh() { e.refreshClaimedUntil.Store(0) }
 
 // isRefreshPostponed reports whether a question of type qtype must not refresh the entry yet, because postponeRefresh
@@ -403,8 +407,9 @@ var (
 	cachedError = []wire.EDE{{Code: edeCachedError}}
 )
 
-// toAnswer converts the entry into the response to q: the answer, and the options with its age, rotation and extended
-// errors. For a cached failure without a response, it returns the error.
+// toAnswer converts the entry into the response to q: the answer, and how it is presented. The presentation is the age to
+// subtract from the TTLs, the rotation of addresses, and extended errors. For a cached failure without a response,
+// toAnswer returns the error.
 func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:
@@ -426,8 +431,8 @@ func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptio
 	return f.Answer, v, nil
 }
 
-// storeAnswer stores the answer a to q for the duration ttl. The caller must have limited the TTLs in a. from is the
-// origin of the answer.
+// storeAnswer stores the answer a to q for the duration ttl. The caller must have limited the TTLs of the records in a.
+// from is the origin of the answer.
 //
 // If ttl is 0, the answer is not stored. In both cases, entries that contradict the answer are removed.
 func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
@@ -457,8 +462,8 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	}
 }
 
-// markNameExists removes entries that deny the existence of a name or of one of its ancestors, because an answer has
-// shown that the name exists. The caller must have applied wire.SetNameErrorType to the key.
+// markNameExists removes the entries that deny the existence of a name or of its ancestors, because an answer has shown
+// that the name exists. key must be the key of such an entry for the name: see wire.SetNameErrorType.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentKey(key) {
 		if c.findEntry(key) != nil {
@@ -468,13 +473,12 @@ func (c *Cache) markNameExists(key []byte) {
 }
 
 // storeFailure caches a failure of the question q, so that the servers are not queried again at once. a is the failure
-// response. If a is nil, err is the error of the exchange.
+// response. If a is nil, err is the error of the exchange. keep determines how long the failure is cached.
 //
-// keep determines how long the failure is cached. from is the origin of the failure. domain is the length in wire
-// format of the domain of q's route, or 0.
+// domain is the length in wire format of the domain of q's route, or 0. from is the origin of the failure.
 //
-// If the cache has an answer, even an expired one, storeFailure keeps the answer and postpones its refresh. Only a
-// final failure (wire.FinalFailure) replaces an expired answer.
+// If the cache has an answer, even an expired one, storeFailure keeps it and prevents its refresh for 30 s. But if DNSSEC
+// or a filter forbids an answer (wire.FinalFailure), the failure replaces an expired answer.
 func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep failureTTL, from answerOrigin) {
 	c.init()
 	at := c.clock.timeSinceEpoch(now)
@@ -514,8 +518,8 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	})
 }
 
-// postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck),
-// because a refresh has failed or is slow. now is the present time by the cache's clock.
+// postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck), because a
+// refresh has failed or is slow. now is the present time, as time since the epoch of the cache's clock.
 //
 // If refreshes by another type are already prevented, it prevents refreshes by every type, because the whole name
 // probably fails.

@@ -25,8 +25,8 @@ type sleepAwareClock struct {
 // sleepCheckInterval is the time between two comparisons with the wall clock, and the shortest sleep that they detect.
 const sleepCheckInterval = time.Second
 
-// timeSinceEpoch returns the time from the clock's epoch to now, including sleep. now must have a monotonic clock
-// reading. At most once a second, timeSinceEpoch checks whether the machine has slept.
+// timeSinceEpoch returns the time from the start of the clock (its epoch) to now, including the time for which the
+// machine has slept. It detects sleep at most once a second. now must have a monotonic clock reading.
 func (c *sleepAwareClock) timeSinceEpoch(now time.Time) time.Duration {
 	awake := now.Sub(c.epoch)
 	if awake-time.Duration(c.checked.Load()) >= sleepCheckInterval {

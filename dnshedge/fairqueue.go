@@ -90,8 +90,8 @@ func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	}
 }
 
-// subqueueOf returns the subqueue for a key, which is a domain or a client's address. A hash of the key selects it, so
-// several keys may share a subqueue. The caller must hold mu.
+// subqueueOf returns the subqueue for a key, which is a domain or a client's address. The number of subqueues is fixed,
+// and a hash of the key selects one. So several keys may share a subqueue. The caller must hold mu.
 func (l *fairQueue) subqueueOf(subqueueKey string) *subqueue {
 	if l.subqueues == nil {
 		l.subqueues, l.seed = make([]subqueue, subqueueCount), maphash.MakeSeed()
@@ -99,9 +99,9 @@ func (l *fairQueue) subqueueOf(subqueueKey string) *subqueue {
 	return &l.subqueues[maphash.String(l.seed, subqueueKey)%subqueueCount]
 }
 
-// selectQueryToDrop returns the query to remove from a full queue. It is the oldest query of the subqueue with the largest
-// share of the queue. If several subqueues have the same share, it is the oldest query of all of them. The caller must
-// hold mu.
+// selectQueryToDrop returns the query to remove from a full queue: the oldest query of the longest subqueue. Lengths are
+// compared by subqueueShare, so that small differences do not count. Among equally long subqueues it is the oldest query
+// of all. The caller must hold mu.
 func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	for i := range l.subqueues {
 		candidate := &l.subqueues[i]
@@ -115,8 +115,8 @@ func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	return oldest
 }
 
-// subqueueShare returns the share of the queue that a subqueue occupies, in eighths. A subqueue with fewer than eight
-// queries has share 0, because such a length occurs by chance.
+// subqueueShare returns the length of a subqueue, in eighths of the queue's maximum length and rounded down. Subqueues
+// are compared by this coarse measure, because small differences occur by chance. For fewer than eight queries it is 0.
 func (l *fairQueue) subqueueShare(s *subqueue) int {
 	if s.n < 8 {
 		return 0
@@ -124,8 +124,8 @@ func (l *fairQueue) subqueueShare(s *subqueue) int {
 	return s.n * 8 / l.max
 }
 
-// dequeue removes the entry p of a query that has ended. It returns true if p was no longer in the queue, because a
-// newer query has displaced it or dequeue was called before.
+// dequeue removes p, the entry of a query that has ended, from the queue. It returns true if p was not in the queue any
+// more, because a newer query has displaced it or dequeue was called before.
 func (l *fairQueue) dequeue(p *queuedQuery) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,8 +144,8 @@ type clientQueues struct {
 	streams   fairQueue // in subqueues by the client
 }
 
-// newClientQueues returns queues with the limits: twice maxInFlight for datagrams, and twice maxInFlight for streams. A
-// maxInFlight of 0 stands for the default.
+// newClientQueues returns the queues for the questions of DNS clients that wait for answers. The limits are 2*maxInFlight
+// questions over UDP, and as many over streams. A maxInFlight of 0 stands for the default of Client.MaxInFlight.
 func newClientQueues(maxInFlight int) *clientQueues {
 	n := 2 * min(cmp.Or(max(0, maxInFlight), defaultInFlight), math.MaxInt/8)
 	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
