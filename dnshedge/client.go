@@ -306,8 +306,9 @@ func (c *Client) Validate() error {
 	return nil
 }
 
-// validateExchanger returns an error if the Exchanger e in a field of a Client is invalid. It does not validate the
-// Exchangers that e uses, because Clients may refer to each other.
+// validateExchanger returns an error if an Exchanger of a Client is invalid: a Client with an invalid field, or an
+// Exchanger whose Validate method returns an error. field is the name of the Client's field for the error. A Client's own
+// Exchangers are not validated, because Clients may refer to each other.
 func validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:

@@ -147,7 +147,8 @@ func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	k.wakeReader()
 }
 
-// wakeReader wakes one waiting call of Read. It must be called after the fields out or err have changed.
+// wakeReader wakes one call of Read that waits for a response. It must be called when there is a new response to read, or
+// an error.
 func (k *inProcessConn) wakeReader() {
 	select {
 	case k.wake <- struct{}{}:

@@ -125,7 +125,8 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 	return conn, nil
 }
 
-// Forget removes the remembered address, so that the next dial resolves the name.
+// Forget removes the remembered address of the upstream, because a handshake with it has failed. The next dial resolves
+// the upstream's name again.
 func (d *bootstrapDialer) Forget() { d.remember("") }
 
 func (d *bootstrapDialer) rememberedAddress() string {
@@ -157,8 +158,8 @@ func bootstrapFromContext(ctx context.Context) *bootstrap {
 	return b
 }
 
-// isResolvingUpstream reports whether ctx is the context of a dial to an upstream of this Client, during which the
-// upstream's name is resolved. A query under ctx would wait for itself.
+// isResolvingUpstream reports whether ctx is the context of a dial that resolves the name of an upstream of this Client.
+// A query of the Client under ctx must fail, because it would wait for that dial, which waits for the query.
 func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
 	for b := bootstrapFromContext(ctx); b != nil; b = b.from {
 		if b.by == d {
@@ -168,7 +169,8 @@ func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
 	return false
 }
 
-// tlsConfigFor returns the TLS configuration for connections to an upstream.
+// tlsConfigFor returns the TLS configuration for connections to an upstream: a copy of Client.TLSConfig with the server's
+// name, the pinned keys, and the session cache that all upstreams share.
 func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	t := d.conf.Clone()
 	if t == nil {

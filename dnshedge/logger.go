@@ -25,7 +25,8 @@ type logQueue struct {
 	wg      sync.WaitGroup // of the goroutine
 }
 
-// newLogger returns a logger whose records are passed to the handler of l by the queue. It returns nil if l is nil.
+// newLogger returns a logger that does not block its caller: its records go through the queue, and a goroutine passes
+// them to the handler of l. It returns nil if l is nil.
 func (q *logQueue) newLogger(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return nil
@@ -33,7 +34,8 @@ func (q *logQueue) newLogger(l *slog.Logger) *slog.Logger {
 	return slog.New(queuedHandler{l.Handler(), q})
 }
 
-// addRecord adds a record to the queue. The function handle passes the record to its handler.
+// addRecord adds a log record to the queue, or drops it if the queue is full or closed. The queue's goroutine calls
+// handle, which passes the record to its handler.
 func (q *logQueue) addRecord(handle func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,7 +70,7 @@ func (q *logQueue) writeRecords() {
 	}
 }
 
-// closeQueue waits until all queued records are handled. Records that are added later are dropped.
+// closeQueue waits until all queued log records are passed to their handlers. Records that are added later are dropped.
 func (q *logQueue) closeQueue() {
 	q.mu.Lock()
 	q.closed = true

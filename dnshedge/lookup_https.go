@@ -70,8 +70,8 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 }
 
 // lookupHTTPS queries the HTTPS records of a name, and returns the records at the end of the name's CNAME chain. It
-// returns none, without an error, if a record is malformed. It lowers *least, a TTL in seconds, to the lowest TTL of
-// the CNAMEs.
+// returns none, without an error, if a record is malformed. *least is a TTL in seconds, which lookupHTTPS lowers to that
+// of a CNAME with a shorter TTL.
 func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHTTPS)
@@ -99,8 +99,9 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// parseServices converts HTTPS records in ServiceMode to services, in the order in which a client tries them. It omits
-// records that a client must not use. It limits the TTLs of the services to least, in seconds.
+// parseServices converts HTTPS records that describe services (ServiceMode, RFC 9460) to HTTPSServices, in the order in
+// which a client tries them. It omits records that a client must not use. No service has a longer TTL than least, in
+// seconds.
 func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {

@@ -13,8 +13,8 @@ import (
 
 const protocol = "dns" // as in observe.KeyInfo
 
-// clientSettings holds the hedging engine, the observers and the log of a Client, and the switch for hedging: on, off
-// or shadow mode. After init, only the field off changes.
+// clientSettings holds what a Client needs to decide on hedges and to report them: the hedging engine, the observers, the
+// log, and whether hedging is on, off, or in shadow mode. After init, only the field off changes.
 type clientSettings struct {
 	engine  *policy.Engine
 	watcher *observers.Notifier // nil if there are no observers
@@ -24,9 +24,9 @@ type clientSettings struct {
 	shadow  bool        // hedges are counted and not sent
 }
 
-// init reads the environment variables, and creates the hedging engine, the notifier of the observers, and the log.
-// conf configures the engine, name is the Client's name, and panics counts the panics of observers and loggers. It
-// returns an error if an observer in all is nil.
+// init creates the hedging engine with the configuration conf, the notifier of the observers, and the log. Environment
+// variables may switch hedging off or to shadow mode. name is the Client's name. panics counts the panics of observers
+// and loggers. init returns an error if an observer in all is nil.
 func (o *clientSettings) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
 	for i, one := range all {
 		if one == nil {

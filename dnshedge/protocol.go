@@ -72,7 +72,8 @@ func RegisterProtocol(p Protocol) {
 	})
 }
 
-// A protocolConn is a ProtocolConn that returns HTTP status errors as package transport defines them.
+// A protocolConn adapts a user's ProtocolConn to package transport. It converts the *StatusError of Exchange, for an HTTP
+// status other than 200, to the error type of that package.
 type protocolConn struct{ ProtocolConn }
 
 func (c protocolConn) Exchange(ctx context.Context, query []byte) ([]byte, error) {

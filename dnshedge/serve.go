@@ -71,11 +71,11 @@ type messageBuffer struct {
 
 var messageBuffers = sync.Pool{New: func() any { return &messageBuffer{b: make([]byte, 0, 2048)} }}
 
-// appendResponse answers the message r if that needs no query. It appends the response in wire format to b, and returns
-// the result as out. ask is then nil. If a server must be queried, ask is the question for it, and the response must
-// have at most limit bytes.
+// appendResponse answers the message r of a DNS client from the cache or with an error code, if no server must be
+// queried. It appends the response in wire format to b, and returns the result as out, with a nil ask. Otherwise ask is
+// the question for the servers, and limit the maximum length of the response in bytes.
 //
-// appendResponse uses q as scratch memory, and w for the client's address.
+// q is scratch memory. w is only used for the client's address.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0

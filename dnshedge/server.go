@@ -142,11 +142,8 @@ func (s *Server) startServing(c io.Closer) error {
 	return err
 }
 
-// registerCloser registers c, so that Shutdown closes it. It returns false, without registering c, after Shutdown was
-// called.
-//
-// listens is true for a listener or UDP socket, and false for a connection of a client. Shutdown waits for the end of
-// connections.
+// registerCloser makes Shutdown close c. It returns false, without effect, if Shutdown has been called. listens is true
+// for a listener or UDP socket. It is false for a connection of a client, whose end Shutdown waits for.
 func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	s.init()
 	s.mu.Lock()
@@ -161,8 +158,9 @@ func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	return true
 }
 
-// unregisterCloser reverts registerCloser and closes c. listens must be the value that registerCloser got. mu is not
-// held while c is closed, because a client can delay the closing of a TLS connection.
+// unregisterCloser undoes registerCloser and closes c, a socket, listener or connection that is no longer served. listens
+// must have the same value as at registerCloser. mu is not held while c is closed, because a client can delay the closing
+// of a TLS connection.
 func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
@@ -434,9 +432,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopAcceptingQueries makes the Server stop reading, for Shutdown. It closes the listeners, and lets sockets and connections be
-// read for 100 ms more, so that queries received before Shutdown are answered. received is true if there are UDP
-// sockets, whose last queries Shutdown must wait for.
+// stopAcceptingQueries makes the Server stop reading, for Shutdown. It closes the listeners. Sockets and connections may
+// be read for 100 ms more, so that queries received before Shutdown are answered.
+//
+// received is true if there are UDP sockets. Shutdown must then wait for their last queries.
 func (s *Server) stopAcceptingQueries() (received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

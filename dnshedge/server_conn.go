@@ -98,8 +98,8 @@ type serverConn struct {
 	drainDuration time.Duration // time spent reading them
 }
 
-// stopReading makes the connection end after its present responses, because the limiter of connections needs its slot.
-// No more questions are read. inUse is true if questions are being answered.
+// stopReading makes the connection end after its present responses, because the limit of connections is reached and a new
+// connection needs its place. No more questions are read. inUse is true if questions are being answered.
 func (c *serverConn) stopReading(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -107,8 +107,8 @@ func (c *serverConn) stopReading(inUse bool) {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
-// serveAfterHandshake performs the TLS handshake before serveQueries. Its goroutine ends with the handshake, which needs a
-// large stack. Handshake and first query together may take IdleTimeout.
+// serveAfterHandshake performs the TLS handshake, and starts serveQueries in a new goroutine: the handshake grows the
+// stack of its goroutine, which would stay large. The handshake and the first query together may take IdleTimeout.
 func (c *serverConn) serveAfterHandshake() {
 	ready := false
 	defer func() { // also if a callback of the TLS configuration calls runtime.Goexit
@@ -126,7 +126,7 @@ func (c *serverConn) serveAfterHandshake() {
 	ready = err == nil
 }
 
-// idleTimeout returns IdleTimeout with its default.
+// idleTimeout returns the effective IdleTimeout: the field, or 10 s if it is zero.
 func (s *Server) idleTimeout() time.Duration { return cmp.Or(s.IdleTimeout, defaultIdleTimeout) }
 
 func (c *serverConn) serveQueries() {
@@ -151,7 +151,7 @@ func (c *serverConn) serveQueries() {
 }
 
 // answerMessage answers the message m of the client with the address from: at once, or in a new goroutine of wg if the
-// cache has no answer. It returns false if the connection must be closed. An idle connection has no memory for responses.
+// cache has no answer. It returns false if the connection must be closed.
 func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) bool {
 	p := messageBuffers.Get().(*messageBuffer)
 	defer messageBuffers.Put(p)
@@ -236,8 +236,8 @@ func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 	return wire.PadResponse(appendResult(nil, q.Query, r, wire.MaxMsg), 0)
 }
 
-// tryBeginAnswer counts a question that Shutdown waits for. It returns false if Client is nil, or after Shutdown was
-// called.
+// tryBeginAnswer registers a question that AnswerQuery is about to answer, so that Shutdown waits for it, and returns
+// true. It returns false if the question must not be answered: Client is nil, or Shutdown was called.
 func (s *Server) tryBeginAnswer() bool {
 	s.init()
 	s.mu.Lock()
@@ -298,14 +298,12 @@ func (c *serverConn) readMessage() ([]byte, error) {
 	return m[prefix:], nil
 }
 
-// setReadDeadline sets the deadline for reading the next message. It is idle from now, or after Shutdown the short time
-// for queries that were received before (receivedTime).
+// setReadDeadline sets the deadline for reading the next message: after the duration idle, or, after Shutdown, in 100 ms
+// (receivedTime), which is enough for queries received before. It returns ErrServerClosed if no more messages may be
+// read: after stopReading, and after Shutdown when drainBytes or drainTime is used up.
 //
 // A TLS connection also writes while it reads, for example in answer to a KeyUpdate (RFC 8446 §4.6.3). So it gets the
 // same deadline for writing, unless a response is being written, which has its own.
-//
-// It returns ErrServerClosed if no more messages may be read. That is so after stopReading, and after Shutdown when
-// drainBytes or drainTime is used up.
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -337,8 +335,8 @@ func (c *serverConn) lockWriting() {
 	_ = c.SetWriteDeadline(deadline)
 }
 
-// unlockWriting ends the time in which only one goroutine may write. A TLS connection then gets the deadline of
-// setReadDeadline for what it writes while it reads.
+// unlockWriting ends the exclusive right to write that lockWriting has given. On a TLS connection it also sets a new
+// write deadline, because TLS may write while the connection is read.
 func (c *serverConn) unlockWriting() {
 	if c.usesTLS {
 		_ = c.SetWriteDeadline(time.Now().Add(c.s.idleTimeout()))

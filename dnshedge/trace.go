@@ -79,14 +79,17 @@ func (t *tracer) callGuarded(f func()) {
 	f()
 }
 
-// AttemptStarted implements group.AttemptTracer. It calls the function Trace.Attempt before a query is sent.
+// AttemptStarted calls the function Trace.Attempt, before attempt n of the question q is sent to the server to. hedge is
+// true if the attempt is a hedge. It implements group.AttemptTracer.
 func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
 	if t.Attempt != nil {
 		t.callGuarded(func() { t.Attempt(ctx, attemptInfo(q, to, n, hedge)) })
 	}
 }
 
-// AttemptEnded implements group.AttemptTracer. It calls the function Trace.Done when a query has ended.
+// AttemptEnded calls the function Trace.Done when attempt n of the question q has ended: after the duration took, with
+// the error err or nil. to is the server, and hedge is true if the attempt was a hedge. It implements
+// group.AttemptTracer.
 func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Done != nil {
 		t.callGuarded(func() { t.Done(ctx, attemptInfo(q, to, n, hedge), took, toStatusError(to, err)) })
@@ -99,7 +102,7 @@ func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo
 	return AttemptInfo{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }
 
-// reportAnswer calls t.Answer with the result r of q, and returns r. t may be nil.
+// reportAnswer calls Trace.Answer with r, the servers' result for the question q, and returns r. t may be nil.
 func (t *tracer) reportAnswer(ctx context.Context, q *wire.Query, r *result) *result {
 	if t != nil && t.Answer != nil {
 		i := AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: FromServer, Attempts: r.attempts, HedgeWon: r.isHedged, Err: r.err}
@@ -111,24 +114,26 @@ func (t *tracer) reportAnswer(ctx context.Context, q *wire.Query, r *result) *re
 	return r
 }
 
-// reportLocalAnswer calls t.Answer for an answer, or an error, for which no server was asked. t may be nil.
+// reportLocalAnswer calls Trace.Answer for an answer to q without a query: from the cache or the hosts file, or for a
+// special-use name. from says which. err is set if the cache had an error instead. t may be nil.
 func (t *tracer) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t != nil && t.Answer != nil {
 		t.callGuarded(func() { t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: from, Err: err}) })
 	}
 }
 
-// timesLookups reports whether t has the function Lookup. t may be nil.
+// timesLookups reports whether Trace.Lookup is set, so that callers must measure the duration of lookups. t may be nil.
 func (t *tracer) timesLookups() bool { return t != nil && t.Lookup != nil }
 
-// reportLookup calls t.Lookup for the question q, which has ended with the answer a or with err. Its caller has waited
-// since start. t.Lookup must not be nil.
+// reportLookup calls Trace.Lookup for the question q, which has ended with the answer a, or with err if that is not nil.
+// start is the time at which the caller asked. Trace.Lookup must be set.
 func (t *tracer) reportLookup(ctx context.Context, q *wire.Query, start time.Time, a *wire.Answer, err error) {
 	l := observe.DNSLookup{Name: q.PresentationName(), Type: q.Type, Duration: time.Since(start), ErrorType: lookupErrorType(a, err)}
 	t.callGuarded(func() { t.Lookup(ctx, l) })
 }
 
-// lookupErrorType returns the DNSLookup.ErrorType of a question with the answer a, or with err.
+// lookupErrorType returns the class of a lookup's error, as text for DNSLookup.ErrorType: for example "host_not_found"
+// for NXDOMAIN. It is empty for an answer without an error. a is the answer, and is not used if err is set.
 func lookupErrorType(a *wire.Answer, err error) string {
 	switch {
 	case errors.Is(err, context.Canceled):

@@ -259,7 +259,7 @@ func isValidPin(s string) bool {
 	return err == nil && len(b) == sha256.Size && !strings.ContainsAny(s, "\r\n")
 }
 
-// identityKey returns a string that is equal for upstreams with the same settings.
+// identityKey returns a string that is equal for upstreams with the same settings. Unlike String, it includes Addrs.
 func (u Upstream) identityKey() string {
 	s := u.String()
 	for i, a := range u.Addrs {
@@ -272,12 +272,14 @@ func (u Upstream) identityKey() string {
 	return s
 }
 
-// transportScheme returns the scheme of Net. ok is false if Net is unknown.
+// transportScheme returns the scheme of the transport in the field Net, such as udp or https, and true. It returns false
+// if no transport has that name.
 func (u Upstream) transportScheme() (transport.Scheme, bool) {
 	return transport.FindScheme(cmp.Or(u.Net, defaultNet))
 }
 
-// urlPath returns Path or its default, or "" if the scheme has no paths.
+// urlPath returns the URL path of the server: the field Path, or its default. It is empty for a transport without URLs,
+// such as UDP.
 func (u Upstream) urlPath() string {
 	s, _ := u.transportScheme()
 	if s.Path == "" {
@@ -335,5 +337,5 @@ func (u Upstream) isLoopback() bool {
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.Unmap().IsLoopback() })
 }
 
-// upstreamOf returns the Upstream from which s was created.
+// upstreamOf returns the Upstream from which the Client has created the server s.
 func upstreamOf(s *group.Server) Upstream { return *s.Upstream.(*Upstream) }
