@@ -9,8 +9,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
-// IsRefused reports whether err is ECONNREFUSED: no process listens at the address. The server may be restarting.
-func IsRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+// isConnectionRefused reports whether err is ECONNREFUSED: no process listens at the server's address, for example
+// because the server is being restarted. The response code REFUSED is no error.
+func isConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 // IsTemporarilyUnavailable reports whether the query that failed with err may be repeated soon, because the server was
 // busy or restarting. It is true if the server refused or closed a connection (RFC 7766 §6.2.4), or responded with
@@ -20,11 +21,11 @@ func IsTemporarilyUnavailable(err error) (again bool, pause time.Duration) {
 	if errors.As(err, &pushback) {
 		return true, pushback.Pause
 	}
-	return IsRefused(err) || transport.IsClosedByServer(err), 0
+	return isConnectionRefused(err) || transport.IsClosedByServer(err), 0
 }
 
 // IsUnsent reports whether err proves that the query has reached no server. In that case, even a message that must not
 // be sent twice, such as an UPDATE, may be sent to another server.
 func IsUnsent(err error) bool {
-	return (IsRefused(err) || localerror.IsLocal(err)) && !transport.MayBeReceived(err)
+	return (isConnectionRefused(err) || localerror.IsLocal(err)) && !transport.MayBeReceived(err)
 }

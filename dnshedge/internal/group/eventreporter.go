@@ -35,12 +35,13 @@ func (t *eventReporter) reportDenied(reason observe.Reason) {
 	}
 }
 
-// reportAttempt reports to observers that attempt n sends a query to s, under the given number. If the attempt has
-// already sent a query to another server, it first reports that query as failed.
-func (t *eventReporter) reportAttempt(ctx context.Context, n, number int, s *Server) {
+// reportAttempt reports to observers that attempt n of the race sends a query to s. observerNumber is the number of the
+// attempt for observers, who count hedges and no retransmissions. If the attempt has already sent a query to another
+// server, it first reports that query as failed.
+func (t *eventReporter) reportAttempt(ctx context.Context, n, observerNumber int, s *Server) {
 	t.AttemptEnded(ctx, n, race.Failed)
 	a := &t.attempts[n]
-	a.to, a.began, a.number = s, time.Now(), number
+	a.to, a.began, a.number = s, time.Now(), observerNumber
 	t.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
 }
 

@@ -158,9 +158,11 @@ func (x *Exchange) CountFailedServers() (n int) {
 	return n
 }
 
-// FirstFailure returns the failure response to report if no server answers the question, and its server. A failure that
-// Server.IsDeliberateFailure accepts is preferred to an earlier one. Both results are nil if no server responded with a
-// failure. It may be called while Run is running.
+// FirstFailure returns the failure response to report if no server answers the question, and its server. That is the
+// first failure response, unless a later one is a decision of its server, such as that of a filter (see
+// Server.IsDeliberateFailure).
+//
+// Both results are nil if no server responded with a failure. It may be called while Run is running.
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -209,7 +211,7 @@ func (x *Exchange) observerNumber(n int) int {
 	return x.countHedges(n)
 }
 
-// countHedges returns the number of hedges among the attempts 0 to n, including n.
+// countHedges returns the number of hedges among the attempts with the numbers 0 to n; n itself is included.
 func (x *Exchange) countHedges(n int) (hedges int) {
 	for _, a := range x.attempts[:n+1] {
 		if a.kind == hedgeAttempt {
@@ -292,8 +294,8 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 // The primary fails only after all other attempts have ended (see waitForOtherAttempts).
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
-// HedgeTimeout implements race.Schedule. It permits hedges to run for any time after the primary has failed, because
-// the retransmission timeouts of servers limit every attempt.
+// HedgeTimeout implements race.Schedule, which asks how long hedges may run after the primary has failed. It sets no
+// limit, because the retransmission timeouts of the servers limit every attempt.
 func (x *Exchange) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
 // recordAttempt stores the kind and the server of an attempt that starts at the time now. server is the index of the
@@ -432,7 +434,7 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r attemptReply, err error) {
 		if i, earlier, ok = x.replaceRefusedServer(n, s, err, &refused); ok {
 			continue
 		}
-		if last != nil && (errors.Is(err, errLost) || IsRefused(err) || isTimeout(err) || x.hasOtherAttempts()) {
+		if last != nil && (errors.Is(err, errLost) || isConnectionRefused(err) || isTimeout(err) || x.hasOtherAttempts()) {
 			refused = 0
 			if i, earlier, ok = last.waitForNextQuery(a, s, start, err); ok {
 				continue
@@ -474,8 +476,8 @@ func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *S
 // recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
 // failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
 //
-// A response that reports that DNSSEC validation has failed is a failure only if s is not trusted to validate. From a
-// trusted server it is final.
+// A server that validates reports a name with broken signatures as a DNSSEC failure, which is final. It counts as a
+// failure of the server only if s seems unable to validate (see Server.canValidate).
 func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()
@@ -493,7 +495,7 @@ func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.A
 // refused is the bit set of servers that refused a connection in this attempt; s is added to it. ok is false if attempt
 // n is the primary, err is not a refused connection, the message must not be repeated, or no server remains.
 func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
-	if n == 0 || !x.query.IsStandard() || !IsRefused(err) {
+	if n == 0 || !x.query.IsStandard() || !isConnectionRefused(err) {
 		return 0, 0, false
 	}
 	x.mu.Lock()
@@ -524,8 +526,8 @@ func (x *Exchange) hasOtherAttempts() bool {
 	return x.runningOthers > 1 || x.othersEnded == nil
 }
 
-// recordPrimaryError returns err, the error of attempt n, unchanged. If attempt n is the primary, it also stores the
-// server s that caused err, for the Result.
+// recordPrimaryError stores the server s that caused err, for the Result, if err is the error of the primary. n is the
+// number of the attempt. In any case it returns err unchanged.
 func (x *Exchange) recordPrimaryError(n int, s *Server, err error) error {
 	if n == 0 {
 		x.mu.Lock()
@@ -548,7 +550,7 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	f := &x.failures
-	f.hasRefused = f.hasRefused || IsRefused(err)
+	f.hasRefused = f.hasRefused || isConnectionRefused(err)
 	history := &x.selection.histories[slices.Index(x.selection.servers, from)]
 	earlierFailures := f.recordFailure(history, from, a, err)
 	if !x.query.IsStandard() && !IsUnsent(err) {
@@ -570,9 +572,9 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	return server, x.switchServer(n, server), true
 }
 
-// refundFailovers returns the tokens of all failovers of this exchange, because a server has answered the question.
-// Otherwise servers that fail every question would use up the tokens, and then no query would reach the server that
-// answers.
+// refundFailovers returns the tokens that this exchange has spent for failovers, which are queries to another server
+// after a failure. It must be called when a server has answered the question. Otherwise servers that fail every
+// question would use up the tokens, and no query would reach the server that answers.
 func (x *Exchange) refundFailovers() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

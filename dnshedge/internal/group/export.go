@@ -44,8 +44,8 @@ func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedL
 	return l, nil
 }
 
-// MergeLatencies adds imported latencies to the learned latencies of the server, and computes the delays again.
-// Imported averages replace present ones.
+// MergeLatencies adds imported latencies to the learned latencies of the server. It then computes again when a query to
+// the server counts as lost or as slow. Averages of the import replace present averages.
 func (s *Server) MergeLatencies(from LearnedLatencies) {
 	l := s.latencyEstimator
 	l.mu.Lock()

@@ -25,18 +25,19 @@ type exchangeFailures struct {
 	hasRefused    bool         // at least one server has refused a connection
 }
 
-// recordFailure records a failure of the server from: the given response, or err if response is nil. use counts the
-// queries of the exchange to that server, and its failures.
+// recordFailure records that the server from has failed in this exchange: with the given response, or with err if
+// response is nil. It updates history, the record of the exchange's queries to that server.
 //
-// It returns the number of earlier failure responses of the server, or 0 if the failure was a network error.
-func (f *exchangeFailures) recordFailure(use *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
+// It returns the number of earlier failure responses of the server in this exchange. It returns 0 if the failure is a
+// network error.
+func (f *exchangeFailures) recordFailure(history *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsTruncationError(err)
-	use.hasBeenUnable = use.hasBeenUnable || isResponse || IsRefused(err)
+	history.hasBeenUnable = history.hasBeenUnable || isResponse || isConnectionRefused(err)
 	if !isResponse {
 		return 0
 	}
-	earlier = use.failures
-	use.failures++
+	earlier = history.failures
+	history.failures++
 	if response == nil {
 		return earlier
 	}

@@ -58,7 +58,7 @@ type health struct {
 }
 
 // isUnhealthy reports whether the server is silent (its last queries had no response) or failing (its last responses
-// were failures). The cause may be the server or the names of the questions. A probe determines which.
+// were failures). The reason may be a defect of the server, or broken names in the questions. A probe finds out which.
 func (h *health) isUnhealthy() bool { return h.IsSilent() || h.isFailing() }
 
 // isFailing reports whether the server has responded with failures for three different names (maxFailures) since it
@@ -76,7 +76,7 @@ func (h *health) IsDown() bool { return h.isDown.Load() }
 func (h *health) HasAnswered() bool { return h.answeredQuestion.Load() != nil }
 
 // HasAnsweredSince reports whether the server has sent any response after t, even a failure.
-func (h *health) AnsweredSince(t time.Time) bool {
+func (h *health) HasAnsweredSince(t time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.lastAnswer.After(t)
@@ -209,8 +209,8 @@ func (h *health) tryBeginProbe(now time.Time) bool {
 	return due
 }
 
-// tryBeginTrial reports whether a client's question may be sent to this server, which is down, at the time now. This
-// trial shows whether the server works again. After a true result, the next trial is permitted after the interval of
+// tryBeginTrial reports whether a trial may begin at the time now: a client's question is sent to this server, which is
+// down, to find out whether it works again. After a true result, the next trial is permitted after the interval of
 // probes.
 func (h *health) tryBeginTrial(now time.Time) bool {
 	h.mu.Lock()
@@ -365,8 +365,9 @@ type suspectZone struct {
 	lastAnswer     time.Time                 // time of the last answered question; zero: none since the domain was recorded
 }
 
-// isSilent reports whether the server is silent about the domain: questions about three different children of the
-// domain (minSilentChildren) had no response in a row. It does not check whether the silence has expired.
+// isSilent reports whether the server is silent about the domain: it has left questions about three different children
+// of the domain (minSilentChildren) unanswered, and answered none in between. It does not check whether the silence has
+// expired.
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
 // An enclosingDomain is a domain at or above the name of a question, with the child of the domain on the way to that
@@ -417,8 +418,8 @@ func (z *silentZones) listOf(s *suspectZone) *[]*suspectZone {
 	return &z.suspects
 }
 
-// addZone adds a domain to the table of recorded domains, and to the list of silent or of suspect domains according to
-// its number of misses. If that list is full, it removes a random element first. The caller must hold mu.
+// addZone records a domain in the table of domains, and in the list of silent or of suspect domains. If that list is
+// full, it removes a random element first. The caller must hold mu.
 func (z *silentZones) addZone(zone *suspectZone) {
 	in := z.listOf(zone)
 	if len(*in) == maxZones {
@@ -490,7 +491,7 @@ func (z *silentZones) recordUnanswered(q *wire.Query, sent, now time.Time) (sinc
 	return since
 }
 
-// recordAnyResponse records that the server has answered q. This ends the silence about all domains that contain the name of
+// recordAnswer records that the server has answered q. This ends the silence about all domains that contain the name of
 // q.
 func (z *silentZones) recordAnswer(q *wire.Query) {
 	if z.zoneCount.Load() == 0 {

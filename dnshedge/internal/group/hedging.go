@@ -62,11 +62,11 @@ func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
 	return h.due[h.next], true
 }
 
-// admitNext reports whether policy and budget permit the next hedge, and goes on to the hedge after it. There must be a
-// next hedge. isShadow is true in shadow mode, in which no hedge is sent.
+// admitNext decides whether the next hedge is sent, as policy and budget permit, and goes on to the hedge after it.
+// There must be a next hedge. isShadow is true in shadow mode, in which no hedge is sent.
 //
-// denied is the reason against the hedge. It is policy.None if the hedge is permitted, or if the policy has reported
-// the reason itself.
+// denied is the reason that the caller must report for a hedge that is not sent. It is policy.None if the policy has
+// reported the reason itself, or if the hedge is sent.
 func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bool, denied observe.Reason) {
 	n, first := h.next, servers[0]
 	h.next++

@@ -68,9 +68,11 @@ func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	return min(left, timeoutCheckInterval(waited))
 }
 
-// waitForNextQuery waits until the last attempt may send its next query, and selects the server for it. The previous
-// query went to s at the time sent, and ended with err. It returns the index of the selected server, and the number of
-// earlier queries of the exchange to that server. ok is false if ctx ends first.
+// waitForNextQuery waits until the last permitted attempt of the exchange may send its next query, and selects the
+// server for it. The previous query went to s at the time sent, and ended with err.
+//
+// It returns the index of the selected server, and the number of earlier queries of the exchange to that server. ok is
+// false if ctx ends first.
 func (l *lastAttempt) waitForNextQuery(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
 	other, otherSent := l.selectOtherServer(s)
 	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // s cannot respond any more
@@ -78,7 +80,7 @@ func (l *lastAttempt) waitForNextQuery(ctx context.Context, s *Server, sent time
 		s, sent = other, otherSent
 	}
 	longest, isDoubled := l.lossTimeout(s, sent), s.rto.isDoubled() // before this query can double it
-	if !isOver && !s.AnsweredSince(sent) {
+	if !isOver && !s.HasAnsweredSince(sent) {
 		s.rto.backOff(sent, time.Now())
 	}
 	for {
@@ -109,9 +111,9 @@ func (l *lastAttempt) selectOtherServer(s *Server) (other *Server, lastSent time
 	return l.selection.servers[i], l.selection.histories[i].lastSent
 }
 
-// spendForRetransmission spends tokens for a retransmission to the best server, and counts the query. It returns the
-// index of that server and the number of earlier queries of the exchange to it. ok is false, and nothing is counted, if
-// the budgets of the server do not permit the retransmission.
+// spendForRetransmission spends tokens for a retransmission to the server that selectServer prefers, and counts the
+// query. It returns the index of that server, and the number of earlier queries of the exchange to it. ok is false, and
+// nothing is counted, if the budgets of the server do not permit the retransmission.
 func (l *lastAttempt) spendForRetransmission() (server, earlier int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

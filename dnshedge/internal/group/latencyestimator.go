@@ -49,8 +49,8 @@ type latencyEstimator struct {
 	handshakeTime float64       // smoothed duration of a handshake in nanoseconds; 0: no sample
 }
 
-// lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. It
-// is 100 ms (initialDelay), or the minimum if that is longer, until enough responses have been recorded.
+// lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. Until
+// enough responses have been recorded, it is 100 ms (initialDelay), or minLossDelay if that is longer.
 func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
@@ -113,11 +113,11 @@ func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds the latency of a response, took, to the samples. path is the round trip time of the network
-// path as the operating system measured it, or 0 if it is unknown.
+// recordLatency adds the latency of a response, took, to the samples. path is the round trip time of the network path
+// as the operating system measured it, or 0 if it is unknown.
 //
-// It computes the loss delay and the slow delay again after every 16 responses, and after each response until both
-// delays are learned.
+// From the samples it computes when a query counts as lost (lossDelay) and as slow (slowDelay). It does so after every
+// 16 responses, and after each response until both delays are learned.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -146,8 +146,8 @@ func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	}
 }
 
-// updateDelays computes the loss delay and the slow delay from the recorded latencies, if there are enough of them. The
-// caller must hold mu.
+// updateDelays computes from the recorded latencies after which time a query counts as lost (lossDelay) and as slow
+// (slowDelay). It changes neither if there are too few samples. The caller must hold mu.
 func (l *latencyEstimator) updateDelays() {
 	l.fastestAnswer, _ = l.answerTimes.Quantile(0)
 	if l.answerTimes.Len() >= policy.MinSamples {
@@ -183,8 +183,9 @@ func (l *latencyEstimator) lossRate() float64 {
 	return max(1-l.recentAnswers/max(l.recentQueries, 1), 0)
 }
 
-// medianDeviation returns the median absolute deviation of the durations in w: the median of their distances from
-// median, which is their median. It returns 0 if w is empty.
+// medianDeviation returns the median absolute deviation of the durations in w, a measure of their spread that outliers
+// hardly change. It is the median of the distances from median, which must be the median of w. It returns 0 if w is
+// empty.
 func medianDeviation(w *sketch.Window, median time.Duration) time.Duration {
 	type part struct {
 		off   time.Duration
@@ -221,8 +222,9 @@ const (
 	maxRTO   = time.Minute            // longest timeout, after all doublings (RFC 6298 §2.5)
 )
 
-// An rtoEstimator computes the retransmission timeout of one server (RFC 6298). Every query has its own ID and socket
-// or connection. So no response is attributed to the wrong query, as Karn's rule demands (§3).
+// An rtoEstimator computes the retransmission timeout of one server (RFC 6298). The latency of a retransmission may be
+// a sample, because every query has its own ID and socket or connection. So a response always belongs to a known query,
+// as Karn's rule demands (§3).
 //
 // The zero value has no sample. It is safe for concurrent use.
 type rtoEstimator struct {
@@ -232,8 +234,8 @@ type rtoEstimator struct {
 	lastDoubled time.Time // time at which the timeout was doubled last
 }
 
-// recordRTT records the latency of a response, took, from which the timeout is computed. It also ends the doubling of
-// the timeout.
+// recordRTT records the latency of a response, took, in the estimate of the retransmission timeout. It also ends the
+// doubling of that timeout, which unanswered queries cause.
 func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -245,8 +247,10 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 // the present time.
 //
 // It does nothing if the query was sent before the last doubling. So queries in flight at the same time double the
-// timeout once, like the segments of a TCP connection (RFC 6298 §5). It also does nothing if the query has waited for
-// less than the timeout without doublings. A question whose deadline is near sends its next query so early.
+// timeout once, like the segments of a TCP connection (RFC 6298 §5).
+//
+// It also does nothing if the query has waited for less than the timeout without doublings. That is the case if its
+// question is repeated early because the deadline is near.
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -289,11 +293,11 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// canAnswerWithin reports whether the server, if it works, will probably respond within the duration d. The server
-// is expected to need its retransmission timeout without doublings. Before the first response, that is a second
-// (firstRTO) with its doublings.
+// canAnswerWithin reports whether the server, if it works, will probably respond within the duration d: its
+// retransmission timeout, without doublings, is at most d.
 //
-// It returns true if there are neither responses nor doublings.
+// For a server that has never responded, the timeout counts with its doublings, one for each round of unanswered
+// queries. If there are none, nothing is known about the server, and the result is true.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -62,8 +62,8 @@ type AttemptTracer interface {
 	AttemptEnded(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
 }
 
-// A Pool holds the servers of a Client by name, and closes servers that have not been used for a while. All servers
-// share a Config and a hedge budget. It is safe for concurrent use.
+// A Pool holds the servers of a Client by name. All servers share a Config and a hedge budget. A full Pool closes
+// servers that have not been used for a while. It is safe for concurrent use.
 type Pool struct {
 	conf         Config         // never changes
 	sharedBucket *budget.Bucket // a hedge to any server costs one of its tokens
@@ -197,7 +197,8 @@ func (p *Pool) listServers() []*Server {
 	return all
 }
 
-// Counters count events since the start, over all servers of a Pool. They are safe for concurrent use.
+// Counters count queries, hedges, retransmissions, failovers and other events since the start, over all servers of a
+// Pool. They are safe for concurrent use.
 type Counters struct {
 	Queries   atomic.Int64 // queries sent, including hedges, retransmissions, failovers and probes
 	Hedges    atomic.Int64 // hedges sent

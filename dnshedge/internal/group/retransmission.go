@@ -81,13 +81,13 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 }
 
 // timeoutEnd returns the time at which a query of the given attempt times out. sent is the time at which the query was
-// sent, and timeout the permitted wait.
+// sent, and timeout is how long it may wait.
 //
-// The wait counts from the last response to another query over the same connection, if there was one after sent. A
-// connection that carries responses loses no packets.
+// The wait begins when the query is sent. It begins again with each response to another query over the same connection,
+// because a connection that carries responses loses no packets.
 //
-// A server may drop one question and answer others, or queue queries. So the wait after sent is at most the longest of
-// timeout, half of the time to the deadline, and a second.
+// A server may drop one question and answer others, or queue queries. So the query times out, at the latest, after the
+// longest of timeout, half of the time to the deadline, and a second.
 func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
 	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
@@ -99,11 +99,12 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 	return at
 }
 
-// minLastAttemptTimeout returns the least time that the last attempt waits for the response to a query to s. sent is
-// the time at which that query was sent. The exchange waits for the same time before it starts the last attempt.
+// minLastAttemptTimeout returns the least time to wait for the response to a query to s when no further attempt
+// remains, or only one. sent is the time at which that query was sent. A short outage of the network then does not use
+// up all attempts.
 //
-// The result is four retransmission timeouts (lastAttemptTimeouts), or half of the time between sent and the
-// deadline if that is less.
+// The result is four retransmission timeouts (lastAttemptTimeouts), or half of the time between sent and the deadline
+// if that is less.
 func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
@@ -114,16 +115,16 @@ func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) t
 // backOff doubles the retransmission timeout of the server to which the last query went. It does nothing if that server
 // has responded to any query since. now is the present time.
 func (r *retransmissionTimer) backOff(now time.Time) {
-	if s := r.selection.servers[r.lastServer]; !s.AnsweredSince(r.lastSent) {
+	if s := r.selection.servers[r.lastServer]; !s.HasAnsweredSince(r.lastSent) {
 		s.rto.backOff(r.lastSent, now)
 	}
 }
 
-// timeoutCheckInterval returns the interval at which the timeout of a waiting query is computed again. waited is the time
-// since the query was sent.
+// timeoutCheckInterval returns how long to wait before the timeout of a waiting query is computed again. waited is the
+// time since the query was sent.
 //
-// The timeout may change while the query waits. A failure may change the next server, and a response to another
-// question ends the doubling of the timeout.
+// The timeout may become shorter while the query waits. After a failure, the next query may go to another server. A
+// response to another question ends the doubling of the timeout.
 func timeoutCheckInterval(waited time.Duration) time.Duration {
 	return alignTimer(max(minRTO, waited/4))
 }

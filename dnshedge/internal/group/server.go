@@ -86,8 +86,9 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// WasUsedFirst reports whether any question was sent to s first, before other servers of its group. With a fixed
-// hedge delay, for which s learns no latencies, it reports whether any query was sent to s.
+// WasUsedFirst reports whether the server has learned state to show to observers: any question was sent to s first,
+// before other servers of its group. With a fixed hedge delay, for which s learns no latencies, it reports whether any
+// query was sent to s.
 func (s *Server) WasUsedFirst() bool {
 	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
 }
@@ -149,7 +150,7 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 // health of the server if the server is silent only about the domain of q: it has answered other questions since the
 // silence about that domain began.
 func (s *Server) recordUnanswered(q *wire.Query, sent time.Time) {
-	if since := s.silentZones.recordUnanswered(q, sent, time.Now()); since.IsZero() || !s.AnsweredSince(since) {
+	if since := s.silentZones.recordUnanswered(q, sent, time.Now()); since.IsZero() || !s.HasAnsweredSince(since) {
 		s.countUnansweredQuery(sent)
 	}
 }
@@ -157,8 +158,8 @@ func (s *Server) recordUnanswered(q *wire.Query, sent time.Time) {
 // spendForRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of
 // the server do not permit the retransmission. first must be true for the first retransmission of a question.
 //
-// If the server is silent only about the domain of q, the retransmission needs a retransmission bucket that is at least
-// half full. Retransmissions for other domains therefore remain possible.
+// If the server is silent only about the domain of q, the token must come from the bucket that responses of the server
+// fill. That bucket must be at least half full, so that retransmissions for other domains remain possible.
 func (s *Server) spendForRetransmission(q *wire.Query, first bool) bool {
 	silent := s.IsSilent()
 	if !silent && s.silentZones.isSilent(q) {
@@ -187,12 +188,13 @@ func (s *Server) RecordAnswer(took, path time.Duration) {
 // which passes the reason; only the number is kept.
 func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 
-// RecordRetry counts a query that is sent again because its connection had been closed.
+// RecordRetry counts a query that a transport sends again because its connection had been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// TryBeginAbandonedQuery reports whether a query whose caller has gone may keep waiting for its response, a sample of
-// the server's latency. If so, it counts the query, and the caller must call EndAbandonedQuery when the query ends. It
-// returns false if 256 abandoned queries to this server (maxAbandoned) already wait.
+// TryBeginAbandonedQuery reports whether a query whose caller has gone may keep waiting for its response, which shows
+// the latency of the server. After a true result, the query counts as waiting, and the caller must call
+// EndAbandonedQuery when the query ends. It returns false if 256 abandoned queries to this server (maxAbandoned)
+// already wait.
 func (s *Server) TryBeginAbandonedQuery() bool {
 	if s.runningAbandoned.Add(1) > maxAbandoned {
 		s.runningAbandoned.Add(-1)
@@ -202,8 +204,8 @@ func (s *Server) TryBeginAbandonedQuery() bool {
 	return true
 }
 
-// EndAbandonedQuery records the end of a query for which TryBeginAbandonedQuery has returned true. Another abandoned
-// query may then wait.
+// EndAbandonedQuery records that a query whose caller has gone no longer waits for its response. It must be called once
+// for each true result of TryBeginAbandonedQuery.
 func (s *Server) EndAbandonedQuery() { s.runningAbandoned.Add(-1) }
 
 // AbandonedLifetime returns how long an abandoned query, whose caller has gone, may wait for its response: two seconds,
@@ -228,10 +230,10 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 
 // sendTrial sends the client's question q to this server, which is down, to find out whether it works again. The query
 // runs in the background, and its response is recorded like any other response. It does nothing if the opcode of q is
-// not QUERY, or if the last trial was too short a time before now.
+// not QUERY, or if the last trial is too recent.
 //
-// Trials are for servers that refuse questions about the root and were only asked for broken names. No probe can show
-// that such a server works.
+// A trial is needed if no probe can succeed: the server refuses questions about the root, and every earlier question
+// was for a broken name.
 func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	if q.IsStandard() && s.tryBeginTrial(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
@@ -296,9 +298,9 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDeliberateFailure reports whether a failure response is a decision of a working server, so that the question must
-// not go to servers of another kind. Filters respond with REFUSED or SERVFAIL, and validating servers with SERVFAIL,
-// often without an extended error (RFC 8914).
+// IsDeliberateFailure reports whether a failure response is a decision of a working server, for example of a filter.
+// Fallback servers, which would decide otherwise, must then not be asked. Filters respond with REFUSED or SERVFAIL, and
+// validating servers with SERVFAIL, often without an extended error (RFC 8914).
 //
 // It returns false if the server is down, or if an extended error attributes the failure to DNSSEC. Such a response
 // counts as a failure only if the server cannot validate.
@@ -404,8 +406,8 @@ func (p *serverBudgets) spendForRetransmission(first, silent bool) bool {
 func (p *serverBudgets) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
 
 // spendForFailover spends a token of the shared hedge bucket for a failover, a query to this server after a failure of
-// another server. It returns false if the bucket is empty. Retransmissions without a token of the retransmission bucket
-// use it as well.
+// another server. It returns false if the bucket is empty. A retransmission spends the same kind of token if the
+// retransmission bucket does not permit it.
 func (p *serverBudgets) spendForFailover() bool { return p.sharedBucket.Spend() }
 
 // refundFailover puts back a token that spendForFailover spent for a failover.

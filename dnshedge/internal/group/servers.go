@@ -89,23 +89,24 @@ func (g Servers) SortDownLast() Servers {
 	return append(up, down...)
 }
 
-// AreAllSilent reports whether every server of the group is silent (see Server.IsSilent).
+// AreAllSilent reports whether every server of the group is silent: it has left its last three queries unanswered.
 func (g Servers) AreAllSilent() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsSilent() })
 }
 
-// AreAllDown reports whether every server of the group is down (see Server.IsDown).
+// AreAllDown reports whether every server of the group is down. A server is down if it leaves queries unanswered, or
+// responds with failures, and has failed a probe as well.
 func (g Servers) AreAllDown() bool {
 	return !slices.ContainsFunc(g, func(s *Server) bool { return !s.IsDown() })
 }
 
 // HasAnsweredSince reports whether at least one server of the group has sent a response since t.
 func (g Servers) HasAnsweredSince(t time.Time) bool {
-	return slices.ContainsFunc(g, func(s *Server) bool { return s.AnsweredSince(t) })
+	return slices.ContainsFunc(g, func(s *Server) bool { return s.HasAnsweredSince(t) })
 }
 
-// RefusingSince returns the time at which the group began to refuse connections. If several servers refuse connections,
-// it is the latest of the times at which they began. It is zero if none does.
+// RefusingSince returns the time since which the group has refused connections or asked for less load. If several
+// servers do so, it is the time at which the latest of them began. It is zero if none does.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -152,8 +153,11 @@ func (g Servers) SendTrials(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe starts a probe of the server at the time now, see Probe. The probe may send the client's question q. If s
-// is the server first, it must not, because the caller itself sends q to that server.
+// startProbe starts a probe of the server in the background: questions that show whether the server works. It does
+// nothing if a probe is running, or the last one is too recent. now is the present time.
+//
+// The probe may send the client's question q. If s is the server first, it does not, because the caller itself sends q
+// to that server.
 func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	if s == first {
 		q = nil
@@ -176,7 +180,7 @@ func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 		queries += s.queryCount.Load()
 	}
 	for _, s := range g {
-		if queries >= minQueriesToMeasure && !s.AnsweredSince(now.Add(-measurementLifetime)) {
+		if queries >= minQueriesToMeasure && !s.HasAnsweredSince(now.Add(-measurementLifetime)) {
 			s.startProbe(now, q, first)
 		}
 	}
