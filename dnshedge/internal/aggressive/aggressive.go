@@ -41,14 +41,14 @@ type zoneEntry struct {
 
 // zoneCache returns the cache of the named zone, and marks it as used at the time now.
 //
-// If the zone has no cache, zoneCache creates one if wanted is true, and otherwise returns nil. It always returns nil
+// If the zone has no cache, zoneCache creates one if create is true, and otherwise returns nil. It always returns nil
 // if the Cache stores nothing, because maxBytes is 0.
-func (r *Cache) zoneCache(name string, now time.Time, wanted bool) *validate.AggressiveCache {
+func (r *Cache) zoneCache(name string, now time.Time, create bool) *validate.AggressiveCache {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	z := r.zones[name]
 	switch {
-	case z == nil && !wanted || r.maxBytes <= 0:
+	case z == nil && !create || r.maxBytes <= 0:
 		return nil
 	case z == nil:
 		z = &zoneEntry{cache: validate.NewAggressiveCache(name, r.maxBytes/4)}

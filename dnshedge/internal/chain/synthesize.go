@@ -17,8 +17,8 @@ const (
 )
 
 // CacheMinimisedDenial caches the proof in a negative answer to a minimised query (RFC 9156), so that later questions
-// may need no query. After NXDOMAIN it waits for the keys of the zone, because the cached proof can then save queries
-// for this question too.
+// may need no query. After NXDOMAIN it waits for the keys of the zone, because the proof can save queries for the
+// present question, too.
 //
 // valid is false if a signature is invalid or the response has more than maxMinimisedSets RRsets.
 func (c *Validator) CacheMinimisedDenial(ctx context.Context, b ValidationBudget, s *Response) (valid bool) {
@@ -40,7 +40,7 @@ func (c *Validator) CacheMinimisedDenial(ctx context.Context, b ValidationBudget
 		return true
 	}
 	now := time.Now()
-	w := b.Validation().SpeculativeValidation(maxMinimisedUnits)
+	w := b.Validation().NewSpeculativeValidation(maxMinimisedUnits)
 	if w == nil {
 		return true
 	}
@@ -63,13 +63,11 @@ func (c *Validator) CacheMinimisedDenial(ctx context.Context, b ValidationBudget
 	return failures == 0
 }
 
-// Synthesize returns an answer to a question without a query, from cached proofs (RFC 8198). It considers the proofs of
-// zone and of the zones between zone and name.
-//
-// ok is false if the cached proofs do not determine the answer.
-func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype uint16) (known validate.SynthesizedAnswer, ok bool) {
+// Synthesize answers a question without a query, from cached proofs (RFC 8198). It considers the proofs of zone and of
+// the zones between zone and name. ok is false if these do not determine the answer.
+func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype uint16) (answer validate.SynthesizedAnswer, ok bool) {
 	if qtype == dns.TypeRRSIG || !c.ShouldValidate(name, qtype) {
-		return known, false
+		return answer, false
 	}
 	owner := name
 	if qtype == dns.TypeDS && name != "." {
@@ -79,8 +77,8 @@ func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype 
 	for ; dnsname.IsWithin(owner, zone) && dnsname.IsWithin(owner, from); owner = dnsname.Parent(owner) {
 		if c.aggressive.HasZone(owner) {
 			if r := c.cachedEntry(owner, now); r == nil || r.status == validate.Secure { // an expired entry was secure when the proof was cached
-				if known, ok = c.aggressive.Synthesize(w, owner, name, qtype, now); ok {
-					return known, true
+				if answer, ok = c.aggressive.Synthesize(w, owner, name, qtype, now); ok {
+					return answer, true
 				}
 			}
 		}
@@ -88,5 +86,5 @@ func (c *Validator) Synthesize(w *validate.Validation, zone, name string, qtype 
 			break
 		}
 	}
-	return known, false
+	return answer, false
 }

@@ -122,10 +122,8 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 }
 
 // newCachedRRset converts an RRset to the form in which it is cached. v is the result of its verification with the keys
-// k.
-//
-// It returns nil if the RRset has more than maxCachedWire bytes, or if package dns would not write its data as it was
-// read.
+// k. It returns nil if the RRset has more than maxCachedWire bytes, or if package dns cannot restore it exactly from
+// the wire format.
 func newCachedRRset(s *RRset, k *Keys, v Verification, now time.Time) *cachedRRset {
 	now = now.Round(0)
 	e := &cachedRRset{added: now, expires: now.Add(time.Duration(min(v.TTL, maxCachedTTL)) * time.Second)}
@@ -243,7 +241,8 @@ func (n *nsec) memorySize() int64 {
 	return n.cached.memorySize() + int64(len(n.owner)+len(n.next)+len(n.types))
 }
 
-// removeNSECs removes the NSEC records with indexes from i to j-1. The caller must hold mu.
+// removeNSECs removes the cached NSEC records with indexes from i to j-1, and subtracts their memory from that of the
+// cache. The caller must hold mu.
 func (d *AggressiveCache) removeNSECs(i, j int) {
 	for _, n := range d.nsecs.records[i:j] {
 		d.bytes -= n.memorySize()
@@ -290,7 +289,8 @@ func (d *AggressiveCache) addNSEC3(c *canonicalRRset, v Verification, e *cachedR
 // memorySize returns the estimated memory of the cached record, in bytes.
 func (r *nsec3) memorySize() int64 { return r.cached.memorySize() + int64(len(r.types)) }
 
-// removeNSEC3s removes the NSEC3 records with indexes from i to j-1. The caller must hold mu.
+// removeNSEC3s removes the cached NSEC3 records with indexes from i to j-1, and subtracts their memory from that of the
+// cache. The caller must hold mu.
 func (d *AggressiveCache) removeNSEC3s(i, j int) {
 	for _, r := range d.nsec3s.records[i:j] {
 		d.bytes -= r.memorySize()
@@ -349,9 +349,9 @@ func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, 
 	return d.synthesizeWildcard(w, q, qtype, now)
 }
 
-// evaluateCache evaluates the cached records as a proof. byNSEC draws the conclusion from the NSEC records. If it is
-// Unproven, byNSEC3 draws the conclusion from the NSEC3 records. w limits the cost of NSEC3 hashes. If the limit is
-// reached, the result is Unproven. The caller must hold mu.
+// evaluateCache draws a conclusion from the cached NSEC records, with the function byNSEC. If they prove nothing, it
+// uses the NSEC3 records and byNSEC3. w limits the cost of NSEC3 hashes. If that limit is reached, the result is
+// Unproven. The caller must hold mu.
 func (d *AggressiveCache) evaluateCache(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
 	f := byNSEC(d.nsecs)
 	if f.kind == Unproven && len(d.nsec3s.records) > 0 {
@@ -364,8 +364,8 @@ func (d *AggressiveCache) evaluateCache(w *Validation, byNSEC func(nsecSet) proo
 	return f
 }
 
-// synthesizeDenial returns the negative answer that follows from the proof f. The boolean is false if f proves nothing,
-// has opt-out or uses an expired record. The caller must hold mu.
+// synthesizeDenial returns the negative answer that follows from f, a conclusion from cached records. The boolean is
+// false if f proves nothing, has opt-out or uses an expired record. The caller must hold mu.
 func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (SynthesizedAnswer, bool) {
 	k := SynthesizedAnswer{Kind: f.kind, TTL: d.soa.remainingTTL(now)}
 	if f.kind == Unproven || f.optOut || !d.appendProof(&k, f, now) {
@@ -376,8 +376,9 @@ func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (Synthe
 	return k, true
 }
 
-// appendProof adds the records on which the proof f depends to the authority section of k, an answer. It lowers the TTL
-// of k to the time until the records expire. It returns false if a record has expired. The caller must hold mu.
+// appendProof adds the records that f uses, a proof of absence, to the authority section of k, the synthesized answer.
+// It lowers the TTL of k to the time until the records expire. It returns false if a record has expired. The caller
+// must hold mu.
 func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
 	var used []*cachedRRset
 	for _, e := range f.usedRecords {

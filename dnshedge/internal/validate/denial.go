@@ -77,10 +77,10 @@ type denialProof struct {
 	reason Reason // why a record was rejected; Text is empty if all records were accepted
 }
 
-// evaluateRecords verifies the NSEC and NSEC3 records in sets, and returns the conclusion from them.
+// evaluateRecords verifies the NSEC and NSEC3 records in sets, and returns the conclusion from them. byNSEC must draw
+// the conclusion from p.nsecs, and byNSEC3 that from p.nsec3s.
 //
-// byNSEC must draw the conclusion from p.nsecs, and byNSEC3 that from p.nsec3s. byNSEC3 is called only if the NSEC
-// records prove nothing. A zone that changes from NSEC to NSEC3 can have both.
+// byNSEC3 is called only if the NSEC records prove nothing. A zone that changes from NSEC to NSEC3 can have both.
 func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
 	if limit := p.collectEvidence(sets, now); limit {
 		return Denial{}, &p.reason

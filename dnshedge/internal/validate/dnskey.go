@@ -16,7 +16,8 @@ type dnskey struct {
 	unsupported bool     // verifier is nil because the algorithm or the key size is not supported
 }
 
-// isSameRecord reports whether k and other were parsed from the same record, with the same underlying data.
+// isSameRecord reports whether k and other were parsed from the same record in memory. Equal data in two records is not
+// enough.
 func (k *dnskey) isSameRecord(other dnskey) bool { return &k.data[0] == &other.data[0] }
 
 // parseDNSKEY parses the data of a DNSKEY record (RFC 4034 §2.1). If the record cannot verify signatures, the verifier

@@ -204,8 +204,8 @@ func (d *DSSet) supportedRecords(p Policy) []keyDigest {
 	return usable[:min(len(usable), maxDS)]
 }
 
-// supportedAlgorithms returns the algorithms of the records that supportedRecords returns, in ascending order and without
-// duplicates.
+// supportedAlgorithms returns the algorithms of the usable DS records (see supportedRecords), in ascending order and
+// without duplicates.
 func (d *DSSet) supportedAlgorithms(p Policy) []uint8 {
 	var algorithms []uint8
 	for _, a := range d.supportedRecords(p) {

@@ -36,12 +36,12 @@ func (k *Keys) Expires() time.Time {
 	return k.signatureExpires
 }
 
-// WithTrustedDS returns a trusted copy of keys that were verified with an untrusted DSSet. d holds the DS records
-// after verification. No signature is verified again.
+// WithTrustedDS returns a trusted copy of keys that were verified with DS records whose own signatures had not been
+// verified yet. d holds the DS records after verification. No signature of the keys is verified again.
 //
-// The boolean is false if d is not trusted or lacks the DS record that the keys match, or, with
-// Policy.RequireAllAlgorithms, if d has algorithms that the untrusted DSSet lacked. The caller must then discard the keys
-// and verify the DNSKEY RRset again.
+// The boolean is false if d does not confirm the keys: it is not trusted, or lacks the DS record that the keys match.
+// With Policy.RequireAllAlgorithms, it is also false if d has other algorithms than the unverified DS records. The
+// caller must then discard the keys and verify the DNSKEY RRset again.
 func (k *Keys) WithTrustedDS(d *DSSet) (*Keys, bool) {
 	if !d.trusted || d.zone != k.zone || !slices.Contains(d.supportedRecords(k.policy), k.entryPoint) {
 		return nil, false

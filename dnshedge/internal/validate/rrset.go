@@ -107,7 +107,7 @@ type nameParser struct {
 	ok   bool
 }
 
-// parseCached is like parseName, but faster if s is equal to the argument of the last call.
+// parseCached returns the result of parseName for s, from the cache if s is equal to the argument of the last call.
 func (l *nameParser) parseCached(s string) (name, bool) {
 	if s != l.text {
 		l.text = s

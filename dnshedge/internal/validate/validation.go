@@ -50,8 +50,8 @@ func (w *Validation) SpentWork() (verifications, failures, blocks int) {
 const maxTotalFactor = 8
 
 // uselessWorkLimit returns the limit for the verification of invalid and superfluous signatures, in units of
-// verification. It is lower than the limit for all signatures. Forged signatures therefore end a validation early,
-// while large valid answers pass.
+// verification. It is lower than the limit for all signatures: forged signatures end a validation early, while large
+// valid answers pass.
 func (w *Validation) uselessWorkLimit() int {
 	if w.Policy.Verifications <= 0 {
 		return defaultVerifications
@@ -79,7 +79,7 @@ func (w *Validation) spendVerification(units int) (limit string) {
 	return ""
 }
 
-// recordUselessWork counts units of verification that were spent on an invalid or superfluous signature. They have a
+// recordUselessWork records that units of verification were spent on an invalid or superfluous signature. These have a
 // lower limit than all units. The caller must have counted them with spendVerification before.
 func (w *Validation) recordUselessWork(units int) {
 	w.mu.Lock()
@@ -87,12 +87,13 @@ func (w *Validation) recordUselessWork(units int) {
 	w.wasted += units
 }
 
-// SpeculativeValidation returns a Validation for verifications that only later questions may need. It allows at most
-// the given units of verification. The caller must report the spent units with w.ChargeSpeculative.
+// NewSpeculativeValidation returns a Validation for verifications that the present question does not need, but later
+// questions may. It allows at most the given units of verification. The caller must report the spent units with
+// w.ChargeSpeculative.
 //
-// Such verifications count as useless work, of which they may use a quarter of the limit. It returns nil if that is
-// used up.
-func (w *Validation) SpeculativeValidation(units int) *Validation {
+// These units count as useless work, of which speculative verification may use a quarter of the limit. It returns nil
+// if that is used up.
+func (w *Validation) NewSpeculativeValidation(units int) *Validation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	units = min(units, w.uselessWorkLimit()/4-w.wasted)
@@ -102,8 +103,8 @@ func (w *Validation) SpeculativeValidation(units int) *Validation {
 	return &Validation{Policy: w.Policy, maxSpent: units}
 }
 
-// ChargeSpeculative charges w for units of verification that were spent on a SpeculativeValidation whose result is
-// not used. They count towards the limit for useless work as well.
+// ChargeSpeculative counts units of verification that were spent on a Validation from NewSpeculativeValidation. They
+// count towards the limit for all verifications, and towards the lower limit for useless work.
 func (w *Validation) ChargeSpeculative(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,7 +124,8 @@ func (w *Validation) recordInvalidSignature(units int) {
 // spendNSEC3Blocks counts n SHA-1 blocks before they are hashed for NSEC3, and returns "". If they would exceed the
 // limit, it counts nothing and returns the name of the limit. The hash must then not be computed.
 //
-// The limit is maxNSEC3Blocks, or spareNSEC3Blocks if spare is true.
+// spare must be true for hashes that only save a query. They have a lower limit, so that enough remains for the
+// validation of responses.
 func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	most := maxNSEC3Blocks
 	if spare {
@@ -138,8 +140,8 @@ func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	return ""
 }
 
-// lookUpResult returns the result that storeResult has stored for a key in memo, a map that is a field of w. The
-// boolean is false if there is none.
+// lookUpResult returns the result that storeResult has stored for a key. memo is the map for results of this kind, a
+// field of w. The boolean is false if there is none.
 func lookUpResult[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -147,7 +149,8 @@ func lookUpResult[K comparable, V any](w *Validation, memo *map[K]V, key K) (V, 
 	return v, ok
 }
 
-// storeResult stores v, a result of cryptographic work, for a key in memo, a map that is a field of w.
+// storeResult stores v, the result of an expensive cryptographic computation, so that it is not repeated. memo is the
+// map for results of this kind, a field of w.
 func storeResult[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,8 +160,8 @@ func storeResult[K comparable, V any](w *Validation, memo *map[K]V, key K, v V) 
 	(*memo)[key] = v
 }
 
-// A keyTagAndAlgorithm is the map key under which storeSigningKey stores the index of the DNSKEY record whose signature
-// was valid last. Several DNSKEY records of a zone may have the same key tag and algorithm.
+// A keyTagAndAlgorithm is the map key under which storeSigningKey stores which key has made the last valid signature.
+// Several keys of a zone may have the same key tag and algorithm.
 type keyTagAndAlgorithm struct {
 	keys      *dnskey // address of the zone's first key, which identifies the zone's keys
 	tag       uint16
@@ -177,9 +180,7 @@ func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 }
 
 // storeSigningKey records that keys[i] has made the valid signature g, so that firstKeyToTry returns i for later
-// signatures.
-//
-// first is the result of firstKeyToTry for g. If it is i, there is nothing to record.
+// signatures. first is the present result of firstKeyToTry for g. If it equals i, there is nothing to record.
 func (w *Validation) storeSigningKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
 		storeResult(w, &w.signingKeys, keyTagAndAlgorithm{&keys[0], g.keyTag, g.algorithm}, i)
@@ -192,7 +193,7 @@ type rrsetAndKeys struct {
 	keys *Keys
 }
 
-// A storedVerification is the stored result of a call of Verify, which is a Verification or an error.
+// A storedVerification is the stored result of a call of Verify: a Verification or an error.
 type storedVerification struct {
 	verified Verification
 	err      error

@@ -117,11 +117,12 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 	return tags, off
 }
 
-// findSecureEntryPoints returns the keys that d confirms and that can verify signatures: the digest of each is in a
-// record of d. matched holds these records in the same order. If there are none, it sets r to the reason.
+// findSecureEntryPoints returns the keys that the DS records in d confirm and that can verify signatures. Such a key is
+// a secure entry point of the zone. matched holds the DS record of each key, in the same order. If there are none, it
+// sets r to the reason.
 //
-// unsupported is true if every record matches a key, and at least one of these keys has an unsupported algorithm.
-// Without usable keys, the zone is then insecure and not bogus.
+// unsupported is true if every DS record matches a key, and at least one of these keys has an unsupported algorithm. If
+// there are no usable keys either, the zone is insecure and not bogus.
 func (w *Validation) findSecureEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false

@@ -38,8 +38,9 @@ func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verification, err
 	return w.verifyRRset(s, k, now, false)
 }
 
-// verifyRRset implements Verify. superfluous must be true if the response does not need the RRset. The cost of the
-// verification then counts as useless work (see uselessWorkLimit).
+// verifyRRset does the work of Verify: it verifies the signatures of the RRset s with the keys k. superfluous must be
+// true if the response does not need the RRset. The cost of the verification then counts as useless work (see
+// uselessWorkLimit).
 func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verification, error) {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return Verification{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
