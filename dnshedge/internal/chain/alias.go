@@ -72,8 +72,8 @@ func IsAmbiguous(records []dns.RR) bool {
 	return slices.ContainsFunc(records, func(rr dns.RR) bool { return !dns.IsDuplicate(records[0], rr) })
 }
 
-// newAlias returns an Alias with the records of the answer section that have the given owner and type. Target and
-// Synthesized are not set.
+// newAlias returns an Alias with the CNAME or DNAME records in answer that have the given owner and type. The caller
+// sets Target and Synthesized.
 func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 	return &Alias{Owner: owner, Type: typ, Rcode: dns.RcodeSuccess, Records: SelectRRset(answer, owner, typ)}
 }

@@ -73,9 +73,8 @@ func ReasonText(why *validate.Reason) string { return strings.TrimPrefix(why.Err
 // Client, so that the client receives the reason of a failure.
 const QuestionTimeout = 4500 * time.Millisecond
 
-// WithQuestionDeadline returns a context for answering a client's question, and its time limit. The limit is
-// QuestionTimeout, or nine tenths of the time until the deadline of ctx if that is shorter. When it expires, the cause
-// of the context is timeoutErr.
+// WithQuestionDeadline returns a context for answering a client's question. It ends after limit, with the cause
+// timeoutErr. The limit is QuestionTimeout, or nine tenths of the time until the deadline of ctx if that is shorter.
 //
 // The context also ends when life ends, the context of the resolver, with the cause net.ErrClosed. The caller must call
 // stop to release resources.

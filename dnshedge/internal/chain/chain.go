@@ -48,8 +48,8 @@ type Zone struct {
 	namedBySigner   bool // a signature names the zone as its signer
 }
 
-// A Response is the response of a zone's server to one question. CheckResponse and ValidateResponse set the field Keys
-// and the fields after it.
+// A Response is the response of a zone's server to one question, with the result of its validation. The caller sets the
+// fields from Zone to Authority. CheckResponse and ValidateResponse set the others.
 type Response struct {
 	Zone              *Zone
 	From              netip.AddrPort // address of the server; zero if unknown
@@ -133,8 +133,8 @@ func NewValidator(conf Config) *Validator {
 func (c *Validator) Policy() validate.Policy { return c.conf.Policy }
 
 // ShouldValidate reports whether the answer to a question must be validated. It is true if there is a trust anchor at
-// or above the name, and no negative trust anchor is nearer. DS records belong to the parent zone, so that the parent
-// of the name counts for them.
+// or above the name, and no negative trust anchor is nearer. For DS, the parent of the name counts, because DS records
+// are in the parent zone.
 func (c *Validator) ShouldValidate(name string, qtype uint16) bool {
 	if qtype == dns.TypeDS && name != "." {
 		name = dnsname.Parent(name)
@@ -160,9 +160,9 @@ func (c *Validator) HasAnchorBelow(ancestor, name string) bool {
 	return a != nil && dnsname.IsBelow(a.zone, ancestor)
 }
 
-// ExpectsSignatures reports whether a zone should be signed with a supported algorithm, so that a response without
-// signatures should be rejected. It decides by the key cache, the trust anchors, and the DS records of referrals, which
-// may be unverified. It sends no query.
+// ExpectsSignatures reports whether a zone is probably signed with a supported algorithm, so that a response without
+// signatures should be rejected. It sends no query: it decides by the key cache, the trust anchors, and the DS records
+// of referrals. The signatures of these DS records may be unverified.
 func (c *Validator) ExpectsSignatures(z *Zone) bool {
 	for ; z != nil; z = z.Parent {
 		if r := c.applicableEntry(z, time.Now()); r != nil {
@@ -220,7 +220,7 @@ func (z *Zone) IsRedelegated() bool {
 	return false
 }
 
-// IsOutdatedFor reports whether the result of a lookup for z cannot be used for other, a Zone with the same name: the
+// IsOutdatedFor reports whether a lookup for z is useless for other, a Zone with the same name. This is so if the
 // delegation of z has been replaced by a newer one, and that of other has not.
 func (z *Zone) IsOutdatedFor(other *Zone) bool { return z.IsRedelegated() && !other.IsRedelegated() }
 

@@ -25,35 +25,35 @@ func (c *Validator) CheckResponse(w *validate.Validation, s *Response, cut *Zone
 	case cut != nil && !c.ShouldValidate(cut.Name, dns.TypeNS), cut == nil && !c.ShouldValidate(s.Name, s.Type), s.Type == dns.TypeRRSIG:
 		return nil
 	case cut == nil && s.Type == dns.TypeDNSKEY && s.Name == s.Zone.Name:
-		return c.rejectionError(c.checkKeys(w, s, now))
+		return c.countRejection(c.checkKeys(w, s, now))
 	}
 	r := c.applicableEntry(s.Zone, now)
 	if r == nil && !c.ExpectsSignatures(s.Zone) || r != nil && r.status != validate.Secure {
 		return nil
 	}
 	if cut != nil {
-		return c.rejectionError(c.checkReferral(w, s.Zone, cut, r, now))
+		return c.countRejection(c.checkReferral(w, s.Zone, cut, r, now))
 	}
 	sets, err := validate.GroupRRsets(s.Answer, s.Authority)
 	if err != nil {
-		return c.rejectionError(err)
+		return c.countRejection(err)
 	}
 	signer, signed := s.findSigner(sets, s.Zone.Name)
 	switch {
 	case !signed && c.isBelowInsecureCut(s.zoneLookupName(), s.Zone.Name, now):
 		return nil
 	case !signed:
-		return c.rejectionError(ErrUnsigned)
+		return c.countRejection(ErrUnsigned)
 	case r == nil || signer != s.Zone.Name:
 		return nil
 	}
-	return c.rejectionError(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
+	return c.countRejection(c.verifyAndCacheProofs(s, w, sets, r.keys, now))
 }
 
-// rejectionError returns err, the error of the check of a response, if the response must be rejected, and counts the
-// rejection. It returns nil if err is nil. It also returns nil if a limit prevented the check: the response may be correct
-// and is used without a check.
-func (c *Validator) rejectionError(err error) error {
+// countRejection counts a response that must be rejected because of err, the error of its check, and returns err. It
+// returns nil if a limit prevented the check: the response may be correct and is used. It also returns nil if err is
+// nil.
+func (c *Validator) countRejection(err error) error {
 	if findLimitReason(err) != nil {
 		return nil
 	}
@@ -66,7 +66,8 @@ func (c *Validator) rejectionError(err error) error {
 // checkKeys verifies the DNSKEY RRset in the response s, on arrival, with the trust anchor or with the DS records of
 // the referral. If the RRset is valid, it sets s.Keys.
 //
-// The DS records may be unverified. If they turn out to be forged, verifyKeyResponse discards s.Keys.
+// At that time, the signatures of the DS records may not be verified yet. If these turn out to be forged,
+// verifyKeyResponse discards s.Keys.
 func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time) error {
 	var d *validate.DSSet
 	if a := c.anchors.nearestAnchor(s.Name); a.zone == s.Name {

@@ -68,8 +68,8 @@ func (r *keyEntry) isCurrent(now time.Time) bool {
 	return r != nil && now.Before(r.expires) && !now.Before(r.createdAt)
 }
 
-// applicableEntry returns the entry for the zone z in the key cache. It returns nil if there is none, if the entry is
-// not current, or if it applies only to another referral of the zone.
+// applicableEntry returns the entry for the zone z in the key cache. It returns nil if there is none, or if it has
+// expired. It also returns nil if another referral led to the entry, so that it must not be used (see appliesTo).
 func (c *Validator) applicableEntry(z *Zone, now time.Time) *keyEntry {
 	if r := c.cachedEntry(z.Name, now); r.appliesTo(z) {
 		return r
@@ -77,10 +77,11 @@ func (c *Validator) applicableEntry(z *Zone, now time.Time) *keyEntry {
 	return nil
 }
 
-// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. A forged referral must not
-// affect lookups with another referral. The result is therefore false in two cases:
-//   - r is bogus, and comes from another referral than z;
-//   - r was stored without a referral, z has a referral, and r says that the zone is bogus or does not exist.
+// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. An entry that results from a
+// forged referral must not harm questions with the right referral. The result is therefore false in two cases:
+//
+//   - r is bogus, and another referral led to it;
+//   - z has a referral, and r has none and says that the zone is bogus or does not exist.
 func (r *keyEntry) appliesTo(z *Zone) bool {
 	switch {
 	case r == nil, r.withoutReferral && !z.withoutReferral && (r.status == validate.Bogus || r.isNonexistent):
@@ -89,8 +90,8 @@ func (r *keyEntry) appliesTo(z *Zone) bool {
 	return r.status != validate.Bogus || z.withoutReferral || r.referralID == 0 || r.referralID == z.referralID()
 }
 
-// PrefetchKeys starts the key lookup of the zone z, and does not wait for it. It does nothing if the status of the zone
-// is already known.
+// PrefetchKeys starts the key lookup of the zone z, so that the keys are known when an answer must be validated. It
+// does not wait. It does nothing if the status of the zone is already known.
 func (c *Validator) PrefetchKeys(b ValidationBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableEntry(z, time.Now()) != nil {
 		return
@@ -106,10 +107,10 @@ func (c *Validator) PrefetchKeys(b ValidationBudget, z *Zone) {
 }
 
 // joinKeyLookup returns the running key lookup of the zone z, so that several questions can share it. If none is
-// running, it starts one on the budget b, and started is true.
+// running, it starts one with the budget b, and started is true.
 //
-// old is the cache entry that the caller has rejected, or nil. If the cache now has another entry, joinKeyLookup
-// returns it as the result of a finished lookup.
+// old is the cache entry whose keys the caller has found to be outdated, or nil. If the cache already has a newer
+// entry, joinKeyLookup returns it as the result of a finished lookup.
 func (c *Validator) joinKeyLookup(b ValidationBudget, z *Zone, old *keyEntry) (f *keyLookup, started bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,12 +135,12 @@ func (c *Validator) joinKeyLookup(b ValidationBudget, z *Zone, old *keyEntry) (f
 	return f, true
 }
 
-// storeLookupResult caches the result of the finished lookup f. For a bogus result, it also determines how long the result is
-// cached.
+// storeLookupResult caches the result of the finished lookup f. For a bogus result, it also determines how long the
+// result is cached.
 //
-// It caches nothing if the zone has moved, or if the result is too large. It also caches nothing if a limit or a local
-// error has ended the lookup (see isLocalFailure). If the servers of the zone did not respond, it keeps secure keys
-// that are already cached.
+// It caches nothing if the zone has moved to other servers during the lookup, or if the result is too large. The same
+// holds if a limit or a local error has ended the lookup (see isLocalFailure). If the servers of the zone did not
+// respond, secure keys in the cache remain.
 func (c *Validator) storeLookupResult(f *keyLookup) {
 	r, z, zone := f.result, f.zone, f.zone.Name
 	r.withoutReferral = z.withoutReferral
@@ -201,8 +202,8 @@ func (c *Validator) removeEntry(zone string) {
 	}
 }
 
-// ForgetBogus removes the cache entry of a zone if its status is bogus. The caller must call it when the zone has moved
-// to other servers, whose data may be valid.
+// ForgetBogus removes the cache entry of a zone if the entry says that the zone is bogus. The caller must call it when
+// the zone has moved to other servers: their data may be valid.
 func (c *Validator) ForgetBogus(zone string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,8 +212,8 @@ func (c *Validator) ForgetBogus(zone string) {
 	}
 }
 
-// BogusOrigin returns the zone whose data made z bogus: z itself, or the ancestor from which z inherits the bogus status.
-// For that, it looks only at the names of the zones, not at the referrals that led to them.
+// BogusOrigin returns the zone whose data made z bogus: z itself, or the ancestor from which z inherits the bogus
+// status. Unlike most lookups in the key cache, it ignores through which referral an entry came into the cache.
 func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	for now := time.Now(); z.Parent != nil; z = z.Parent {
 		r, above := c.cachedEntry(z.Name, now), c.cachedEntry(z.Parent.Name, now)
@@ -223,8 +224,8 @@ func (c *Validator) BogusOrigin(z *Zone) *Zone {
 	return z
 }
 
-// evictEntry removes one entry from the key cache, preferably an expired entry. If eight random entries are all current,
-// it removes the entry among them that expires first. The caller must hold mu.
+// evictEntry removes one entry from the key cache to make room. Among eight random entries, it prefers an expired one,
+// and otherwise removes the one that expires first. The caller must hold mu.
 func (c *Validator) evictEntry(now time.Time) {
 	const samples = 8
 	n, worst := 0, ""
@@ -249,8 +250,8 @@ func (r *keyEntry) isLocalFailure() bool {
 	return r.status == validate.Bogus && (r.localErr != nil || r.reason != nil && r.reason.Limit != "")
 }
 
-// lookUpKeys returns the cache entry with the security status and keys of the zone z. If the cache has none, it looks
-// them up. The budget b pays for the queries.
+// lookUpKeys returns the cache entry with the security status and keys of the zone z. If the cache has none, it sends
+// queries, which count against the budget b.
 //
 // A bogus status is not an error. The error is the cause of ctx, or a local error: a query could not be sent for a
 // reason on this machine.
@@ -288,11 +289,11 @@ func verifyOrRenewKeys[T any](ctx context.Context, c *Validator, b ValidationBud
 	return v, err
 }
 
-// renewOutdatedKeys queries the keys of the zone z again, because verification with the keys in r has failed with err. It
-// returns the new secure entry.
+// renewOutdatedKeys queries the keys of the zone z again, after verification with the keys in r, its cache entry, has
+// failed with err. The zone may have replaced its keys. It returns the new secure entry.
 //
-// It returns nil if the keys have not changed, if r is younger than minBackoff, or if a limit has caused err. The
-// error is the cause of ctx, or a local error (see lookUpKeys).
+// It returns nil if the keys are the same, if r is younger than minBackoff, or if a limit has caused err. The error is
+// the cause of ctx, or a local error (see lookUpKeys).
 func (c *Validator) renewOutdatedKeys(ctx context.Context, b ValidationBudget, z *Zone, r *keyEntry, err error) (*keyEntry, error) {
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.createdAt) < minBackoff {
 		return nil, nil
@@ -314,12 +315,12 @@ func listPossibleZoneCuts(name, zone string) (names []string) {
 	return names
 }
 
-// findInsecureCut searches for an insecure zone that contains name and is below zone, although no referral to it was
-// received. Data of that zone is then insecure, and not bogus.
+// findInsecureCut searches for an insecure zone below zone that contains name, although no referral to it was received.
+// If there is one, data about name needs no signatures. It looks up the names between zone and name, several in
+// parallel.
 //
-// It looks up the names between zone and name, several in parallel. It returns the cache entry of the insecure zone, or
-// nil if there is none. If a limit or a local error prevents the search, it returns the entry of the failed lookup (see
-// isLocalFailure).
+// It returns the cache entry of the insecure zone, or nil if there is none. If a limit or a local error prevents the
+// search, it returns the entry of the failed lookup (see isLocalFailure).
 func (c *Validator) findInsecureCut(ctx context.Context, b ValidationBudget, zone *Zone, name string) (*keyEntry, error) {
 	const atOnce = 4
 	names := listPossibleZoneCuts(name, zone.Name)
@@ -353,9 +354,8 @@ func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 }
 
 // refreshKeys looks up the keys of the zone z again, because signatures do not match the keys in old, its cache entry.
-//
-// If old is more recent than minBackoff, or if the cache has another entry, it returns the result of lookUpKeys. The
-// errors are those of lookUpKeys.
+// It does so only if old is older than minBackoff and still in the cache. Otherwise it returns the result of
+// lookUpKeys. The errors are those of lookUpKeys.
 func (c *Validator) refreshKeys(ctx context.Context, b ValidationBudget, z *Zone, old *keyEntry) (*keyEntry, error) {
 	c.mu.Lock()
 	now := c.keyCache[z.Name]
@@ -411,10 +411,8 @@ func newBogusEntry(why *validate.Reason) *keyEntry {
 	return &keyEntry{status: validate.Bogus, reason: why}
 }
 
-// newFailedEntry returns the cache entry for a lookup that has failed with err: a bogus entry. server is the server that
-// sent the data, or zero.
-//
-// If err is a local error, which has its cause on this machine, the entry will not be cached.
+// newFailedEntry returns a bogus cache entry for a lookup that has failed with err. server is the server that sent the
+// data, or zero. If the cause of err is on this machine (a local error), the entry must not be cached.
 func (c *Validator) newFailedEntry(err error, server netip.AddrPort) *keyEntry {
 	r := newBogusEntry(asReason(err, server))
 	if c.conf.IsLocalError(err) {
@@ -423,11 +421,11 @@ func (c *Validator) newFailedEntry(err error, server netip.AddrPort) *keyEntry {
 	return r
 }
 
-// unreachableEntry returns the cache entry of a zone whose servers have not responded to a query: a bogus entry with
-// the reason why. err is the error of the query, and is appended to the text of the reason.
+// unreachableEntry returns a bogus entry for a zone whose servers have not responded to a query. why is its reason, to
+// which the text of err, the error of the query, is appended.
 //
-// last is the entry from an earlier bogus response in the same lookup, or nil. If it is not nil, it is returned instead,
-// because its reason is more precise.
+// If an earlier response in the same lookup was bogus, last is its entry. It is then returned instead, because its
+// reason is more precise.
 func (c *Validator) unreachableEntry(last *keyEntry, why validate.Reason, err error) *keyEntry {
 	if last == nil {
 		why.Text += ": " + err.Error()
@@ -512,10 +510,10 @@ func (c *Validator) determineStatus(ctx context.Context, b ValidationBudget, z *
 }
 
 // obtainDS returns d, the verified DS records of the zone z. They come from the referral, or from a DS query if the
-// referral has no valid DS records. ago is the time since they were received. wrong is true if the referral was bogus
-// and was ignored.
+// referral has no valid DS records. ago is their age.
 //
-// If the zone has no valid DS records, d is nil, and r is the cache entry for z.
+// If the zone has no valid DS records, d is nil, and r is the cache entry for z. wrong is true if the data in the
+// referral was bogus and was not used.
 func (c *Validator) obtainDS(ctx context.Context, b ValidationBudget, z *Zone) (d *validate.DSSet, ago time.Duration, wrong bool, r *keyEntry) {
 	ago = max(0, time.Since(z.ReceivedAt.Round(0)))
 	if len(z.DSEvidence) > 0 {
@@ -605,9 +603,9 @@ func (c *Validator) inheritFromParent(z *Zone) *keyEntry {
 	return inheritUnlessSecure(c.applicableEntry(z.Parent, time.Now()))
 }
 
-// inheritFromParentOrLookUp returns the cache entry that z takes over from its parent zone, or nil if the status of z must
-// be determined. It looks up the status of the parent zone if the cache does not have it. If that fails because of a local
-// error or a limit, it returns the entry of this failure.
+// inheritFromParentOrLookUp returns the cache entry that z inherits from its parent zone, or nil if the status of z
+// must be determined. It looks up the status of the parent zone if necessary. If that fails because of a local error or
+// a limit, it returns the entry of this failure.
 func (c *Validator) inheritFromParentOrLookUp(ctx context.Context, b ValidationBudget, z *Zone) *keyEntry {
 	if c.isIsland(z) {
 		return nil
@@ -630,8 +628,8 @@ func (c *Validator) isIsland(z *Zone) bool {
 	return a != nil && dnsname.IsBelow(a.zone, z.Parent.Name)
 }
 
-// inheritUnlessSecure returns the cache entry that a zone inherits from r, the entry of its parent zone. It returns nil
-// if r is nil, secure, or says that the parent zone does not exist.
+// inheritUnlessSecure returns the cache entry of a zone that inherits its status from the parent zone, whose entry is
+// r. It returns nil if the zone does not inherit it: r is nil, secure, or says that the parent zone does not exist.
 func inheritUnlessSecure(r *keyEntry) *keyEntry {
 	if r == nil || r.status == validate.Secure || r.isNonexistent {
 		return nil
@@ -639,8 +637,8 @@ func inheritUnlessSecure(r *keyEntry) *keyEntry {
 	return r.cloneForChild()
 }
 
-// verifyDSEvidence verifies the DS records of the zone z, or the proof that z has no DS records. evidence holds the
-// RRsets, which the server from has sent. ago is the time since then.
+// verifyDSEvidence verifies the DS records of the zone z, or the proof that z has none. Both are RRsets in evidence,
+// which the server from sent the time ago before now.
 //
 // It returns the DS records and a nil entry. If there are no valid DS records, it returns nil and the cache entry for
 // z. Both are nil if the records were valid, but their TTL has expired.
@@ -721,8 +719,8 @@ func (c *Validator) verifyCNAMEAtZone(ctx context.Context, b ValidationBudget, z
 }
 
 // newEntryAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed
-// with err. from is the server that sent the records. The entry is bogus, unless there is an insecure zone between the
-// parent zone and z, whose signatures need not be valid.
+// with err. from is the server that sent them. The entry is bogus, unless there is an insecure zone between the parent
+// zone and z. The records may then be from that zone and need no valid signature.
 func (c *Validator) newEntryAfterDSFailure(ctx context.Context, b ValidationBudget, z *Zone, err error, from netip.AddrPort) *keyEntry {
 	open, failed := c.findHiddenInsecureCut(ctx, b, z.Parent, dnsname.Parent(z.Name), err)
 	switch {
@@ -734,11 +732,11 @@ func (c *Validator) newEntryAfterDSFailure(ctx context.Context, b ValidationBudg
 	return c.newFailedEntry(err, from)
 }
 
-// findHiddenInsecureCut searches for an insecure zone between z and name, after verification has failed with err. If
-// there is one, the data may be from this zone, and the failure does not matter. The results are those of
-// findInsecureCut.
+// findHiddenInsecureCut checks, after verification has failed with err, whether the data may come from an insecure zone
+// between z and name. The caller does not know all zone cuts below z if it follows no referrals. The results are those
+// of findInsecureCut.
 //
-// It returns nil without a search if all zone cuts below z are known, or if err is a limit or a local error.
+// It returns nil without a search if the caller knows the zone cuts, or if err is a limit or a local error.
 func (c *Validator) findHiddenInsecureCut(ctx context.Context, b ValidationBudget, z *Zone, name string, err error) (*keyEntry, error) {
 	if !z.CutsUnknown || findLimitReason(err) != nil || c.conf.IsLocalError(err) {
 		return nil, nil
@@ -759,17 +757,17 @@ func (c *Validator) selectSignerZone(z *Zone, signer, name string) *Zone {
 	return z.newChildZone(signer, true)
 }
 
-// newChildZone returns a Zone for a name below z for which no referral was received. The zone may not exist. It uses the
-// servers of z.
+// newChildZone returns a Zone for a name below z for which no referral was received. The name may not be a zone. The
+// new Zone has the servers of z.
 //
 // namedBySigner must be true if a signature names the zone as its signer.
 func (z *Zone) newChildZone(name string, namedBySigner bool) *Zone {
 	return &Zone{Name: name, Parent: z, ReferredBy: z.ReferredBy, Servers: z.Servers, CutsUnknown: z.CutsUnknown, withoutReferral: true, namedBySigner: namedBySigner}
 }
 
-// deepestSigner returns the zone whose keys must verify sets. They are RRsets about name from a server of zone, which
-// may also serve child zones. The result is the deepest zone between zone and name that has signed one of sets, or zone
-// if there is none. Several signers occur if name is the target of an alias.
+// deepestSigner returns the zone whose keys must verify sets, which are RRsets about name from a server of zone. The
+// server may also serve child zones. The result is the deepest zone between zone and name that has signed one of sets,
+// or zone if there is none.
 func deepestSigner(sets []*validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, s := range sets {
@@ -780,8 +778,8 @@ func deepestSigner(sets []*validate.RRset, zone, name string) string {
 	return lowest
 }
 
-// deepestRRsetSigner returns the zone whose keys must verify the RRset s, which a server of zone has sent. If zone is
-// one of the signers, it is zone. Otherwise it is the deepest signer between zone and name, or zone if there is none.
+// deepestRRsetSigner returns the zone whose keys must verify the RRset s, which a server of zone has sent. This is zone
+// if it has signed s. Otherwise it is the deepest signer between zone and name, or zone if there is none.
 func deepestRRsetSigner(s *validate.RRset, zone, name string) string {
 	lowest := zone
 	for _, signer := range s.SignerNames() {
@@ -818,10 +816,10 @@ func (c *Validator) queryKeys(ctx context.Context, b ValidationBudget, z *Zone, 
 	return done
 }
 
-// awaitKeys waits for the result of a DNSKEY query for the zone z, and returns the cache entry for z. keys delivers the
-// result. The zone is secure if its keys match d, the DS records or trust anchors.
+// awaitKeys waits for the response to a DNSKEY query, which arrives on the channel keys, and returns the cache entry
+// for the zone z. The zone is secure if its keys match d, its DS records or trust anchors.
 //
-// While the keys are bogus, awaitKeys queries further servers, up to maxServers.
+// If the keys are bogus, it queries further servers of the zone, up to maxServers in all.
 func (c *Validator) awaitKeys(ctx context.Context, b ValidationBudget, z *Zone, d *validate.DSSet, keys <-chan keyResponse) *keyEntry {
 	var last *keyEntry
 	var bad []netip.AddrPort

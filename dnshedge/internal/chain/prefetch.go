@@ -12,8 +12,9 @@ import (
 // lookups, one after the other.
 const maxPrefetched = 12
 
-// AnchorZone returns the zone of the nearest trust anchor at or above the name of a question. A caller that follows no
-// referrals uses it as Response.Zone. It returns nil if the answer must not be validated.
+// AnchorZone returns a Zone for the nearest trust anchor at or above the name of a question. Callers that follow no
+// referrals, such as forwarders, use it as Response.Zone: validation then finds the zones between it and the name. It
+// returns nil if the answer must not be validated.
 func (c *Validator) AnchorZone(name string, qtype uint16) *Zone {
 	if !c.ShouldValidate(name, qtype) {
 		return nil

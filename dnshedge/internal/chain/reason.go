@@ -10,10 +10,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// correctNSECMissing changes the extended error code of a failed proof from 12 (NSEC Missing) to 6 (DNSSEC Bogus),
-// unless missing is true. missing must be true only if the response has no NSEC or NSEC3 records (RFC 8914 §4.13).
-//
-// err is the error of the proof. Other errors are returned unchanged.
+// correctNSECMissing corrects the extended error code of err, the error of a failed proof. Code 12 (NSEC Missing)
+// becomes 6 (DNSSEC Bogus), unless missing is true: the response has no NSEC or NSEC3 records (RFC 8914 §4.13). Other
+// errors are returned unchanged.
 func correctNSECMissing(err error, missing bool) error {
 	r, ok := err.(*validate.Reason)
 	if !ok || r.EDE != dns.ExtendedErrorCodeNSECMissing || missing {

@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Counters counts the events of a Validator for its statistics.
+// Counters counts answers, responses and queries of a Validator, for its statistics.
 type Counters struct {
 	Secure, Insecure atomic.Int64 // answers with this status
 	KeyQueries       atomic.Int64 // DNSKEY queries

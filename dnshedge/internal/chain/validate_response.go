@@ -118,11 +118,11 @@ func hasSignedSOA(w *validate.Validation, sets []*validate.RRset, k *validate.Ke
 	})
 }
 
-// validateUnsigned sets the status of an answer without signatures. It is insecure if the data belongs to an insecure
-// zone between zone and the question's name. Otherwise it is bogus.
+// validateUnsigned sets the status of an answer without signatures. It is insecure if there is an insecure zone between
+// zone and the question's name, and otherwise bogus.
 //
-// It searches for this zone, because the caller may not know it: a server of both the parent and the child zone sends
-// no referral.
+// It searches for the insecure zone, because the caller may not know it: a server of both the parent and the child zone
+// sends no referral.
 func (c *Validator) validateUnsigned(ctx context.Context, b ValidationBudget, s *Response, zone *Zone) error {
 	r, err := c.findInsecureCut(ctx, b, zone, s.zoneLookupName())
 	switch {

@@ -68,8 +68,8 @@ func logWarning(logger *slog.Logger, message string, attrs ...slog.Attr) {
 	usercode.RunGuarded(func() { logger.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...) })
 }
 
-// shouldLogZone reports whether a warning about a zone is due at the time now, and records that time. If it returns
-// true, the caller must log the warning. The caller must hold mu.
+// shouldLogZone reports whether a warning about a zone should be logged, because the last one is older than
+// zoneLogInterval. If it returns true, it has recorded the time now as that of the warning. The caller must hold mu.
 func (n *ValidationLog) shouldLogZone(zone string, now time.Time) bool {
 	at, known := n.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
