@@ -11,8 +11,10 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/dnsname"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/waitgraph"
 )
 
@@ -386,3 +388,160 @@ func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 	}
 	return out
 }
+
+// A nameLookupKey identifies a nameLookup by the server name and the type of the records.
+type nameLookupKey struct {
+	cacheKey
+	childZone string // if it is not empty, the servers of this zone's parent are queried for glue, see lookUpGlueAtParent
+}
+
+// A nameLookup is a running lookup of one address type of a server name. Several callers may wait for it. When the last
+// caller stops waiting, it is canceled.
+type nameLookup struct {
+	waitgraph.Flight[nameLookupKey]
+	lookup *lookup // resolves the name, on a goroutine of its own
+
+	// The result may only be read after the end of the Flight.
+	rrs      []dns.RR // must not be changed
+	nxdomain bool     // true if the name does not exist
+	err      error
+}
+
+// hasGlueIn reports whether the delegation z has an address (glue) for the server name and address type of the lookup.
+// The lookup is then unnecessary.
+func (f *nameLookup) hasGlueIn(z *delegation) bool {
+	return slices.ContainsFunc(z.glueAddresses(f.Key.name), func(a netip.Addr) bool {
+		return f.Key.qtype == dns.TypeA && a.Is4() || f.Key.qtype == dns.TypeAAAA && a.Is6()
+	})
+}
+
+// maxNameLookupTime is the time limit of a server name lookup.
+const maxNameLookupTime = 10 * time.Second
+
+// errGlueArrived is the error of a server name lookup that was stopped because a referral has glue for the name. The
+// caller uses the glue instead of querying the zone of the name.
+var errGlueArrived = errors.New("recursor: a referral has glue for the server name")
+
+// errTooDeep is the error of a server name lookup if more than maxLookupDepth lookups would depend on each other.
+var errTooDeep = errors.New("recursor: too many lookups of server names depend on each other")
+
+// errTooManyUnresolvedNames is the error of a server name lookup if maxUnresolvedNames server names of the question
+// have no address.
+var errTooManyUnresolvedNames = errors.New("recursor: too many server names have no address")
+
+// lookUpServerName returns the records that the key k identifies: the addresses of a server name, or the NS records of
+// a zone. They come from the cache, or from a lookup that several callers may share. The caller must not change them.
+// nxdomain is true if the name does not exist.
+//
+// n is the node of the wait-for graph that waits for the result, on behalf of the lookup l. hedge is true if the wait
+// is a hedge.
+func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, k nameLookupKey, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
+	q, w := c.newInternalQuestion(k.name, k.qtype), waitgraph.Wait{By: n, Hedge: hedge}
+	for try := 0; ; try++ {
+		if k.childZone != "" {
+			if rrs, ok := c.cache.lookUpGlue(q, time.Now()); ok {
+				return rrs, false, nil
+			}
+		} else if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok {
+			return rrs, nxdomain, nil
+		}
+		if l.budget.unresolvedNames.Load() >= maxUnresolvedNames {
+			return nil, false, errTooManyUnresolvedNames
+		}
+		f, started, err := c.nameLookups.Join(k, w, nil, func(needed bool) (*nameLookup, error) { return c.startNameLookup(l, k, needed) })
+		if err == nil {
+			err = c.nameLookups.Await(ctx, f, w)
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		if f.err == nil || started || try == 2 || !isQuestionLimit(f.err) && !errors.Is(f.err, waitgraph.ErrCycle) && !errors.Is(f.err, errTooDeep) && !errors.Is(f.err, nameservers.ErrNoHedgeBudget) {
+			return f.rrs, f.nxdomain, f.err
+		}
+		// The lookup has failed for a reason in the question that started it. This question may succeed.
+	}
+}
+
+// startNameLookup starts the lookup that the key k identifies, of the addresses of a server name, on a new goroutine.
+// Its queries count against the budget of the lookup l.
+//
+// needed is false if the result is only wanted for a hedge. If it is true, the lookup counts against
+// Limits.ServerNames. The error is errTooDeep or a limitError. waitgraph.Group.Join calls this function.
+func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLookup, error) {
+	if l.depth >= maxLookupDepth {
+		return nil, errTooDeep
+	}
+	if needed {
+		if err := countWithinLimit(&l.budget.serverNames, "ServerNames", l.budget.limits.ServerNames); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	f := new(nameLookup)
+	f.Key, f.Cancel = k, cancel
+	f.lookup = &lookup{core: c, budget: l.budget, nameLookup: f, depth: l.depth + 1}
+	c.counters.lookups.Add(1)
+	c.running.Go(func() {
+		stack.GrowTo16KiB()
+		ctx, stop := context.WithTimeout(ctx, maxNameLookupTime)
+		defer stop()
+		defer cancel(nil)
+		q := c.newInternalQuestion(k.name, k.qtype)
+		var r *chain.Answer
+		var err error
+		if k.childZone != "" {
+			r, err = f.lookup.lookUpGlueAtParent(ctx, q, k.childZone)
+		} else {
+			r, err = f.lookup.followAliases(ctx, q)
+		}
+		failed := errors.Is(err, nameservers.ErrNoServers) && !isQuestionSpecific(err) && !isLocalFailure(err)
+		switch {
+		case k.childZone != "" && err == nil:
+			c.cache.addGlue(q, r.Answer, time.Now())
+		case k.childZone != "" && failed:
+			c.cache.addGlue(q, nil, time.Now())
+		case failed:
+			c.cache.addFailure(q, time.Now())
+		}
+		c.nameLookups.Finish(f, func(bool) {
+			if f.err = err; err == nil {
+				f.rrs, f.nxdomain = r.Answer, r.Rcode == dns.RcodeNameError
+			}
+		})
+	})
+	return f, nil
+}
+
+// lookUpGlueAtParent asks the servers of the parent zone for the address of a server name within the zone child,
+// because the referral lacked this glue. q is the question. The records are used only as addresses of servers, never as
+// an answer.
+//
+// It follows aliases within child, although a server name must not be an alias (RFC 2181 §10.3). The error is
+// errGlueArrived if the response is a referral with the glue, which is then cached.
+func (l *lookup) lookUpGlueAtParent(ctx context.Context, q question, child string) (*chain.Answer, error) {
+	z, err := l.findClosestDelegation(ctx, question{name: dnsname.Parent(child), qtype: q.qtype})
+	if err != nil {
+		return nil, err
+	}
+	for range maxGlueAliases + 1 {
+		r, err := l.queryZone(ctx, z, q, true)
+		switch {
+		case err != nil:
+			return nil, err
+		case r.kind == kindReferral && r.referral.zone == child && l.nameLookup.hasGlueIn(r.referral):
+			l.core.cache.addDelegation(r.referral, time.Now())
+			return nil, errGlueArrived
+		case r.kind != kindAnswer:
+			return nil, nameservers.ErrNoServers
+		case r.aliasTarget == "":
+			return &chain.Answer{Rcode: r.Rcode, Answer: r.Answer}, nil
+		case !dnsname.IsWithin(r.aliasTarget, child):
+			return nil, nameservers.ErrNoServers
+		}
+		q.name = r.aliasTarget
+	}
+	return nil, nameservers.ErrNoServers
+}
+
+// maxGlueAliases is the number of aliases that lookUpGlueAtParent follows.
+const maxGlueAliases = 2

@@ -18,6 +18,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/stack"
+	"github.com/gohedge/hedge/dnshedge/recursor/internal/waitgraph"
 )
 
 // A lookup resolves one question: a client's question, or a question of the Resolver itself, for the address of a
@@ -167,6 +168,184 @@ func (c *core) answerSpecialUseName(q question) *parsedResponse {
 		return nil
 	}
 	return &parsedResponse{kind: kindAnswer, Response: chain.Response{Status: validate.Insecure, Rcode: m.Rcode, Answer: m.Answer, Authority: m.Ns}}
+}
+
+// A zoneQueryKey identifies a zoneQuery by zone and question. Zone queries with the same key have the same answer.
+type zoneQueryKey struct {
+	zone string
+	question
+	fullName bool // false if the question is minimised
+}
+
+// A zoneQuery is a running question to the servers of a zone, which several callers share (single flight). The first
+// caller, the leader, sends the queries, and the other callers wait for the answer.
+//
+// An attacker can therefore forge the response to only one query at a time (RFC 5452 §5), and many clients cause no
+// more queries than one client.
+type zoneQuery struct {
+	waitgraph.Flight[zoneQueryKey]
+	zone *chain.Zone // the zone, through the referral that the leader has used
+
+	// The result may only be read after the end of the Flight.
+	answer         zoneAnswer
+	leaderSpecific bool // err concerns only the leader, so that the other callers must try again
+	err            error
+}
+
+// A zoneAnswer is the answer of a zone's servers to a question. If the answer is an alias, it may also have the records
+// of the target.
+type zoneAnswer struct {
+	*parsedResponse
+	cnameHint *parsedResponse // records of the alias target in the same response, see readCNAMEHint; nil if there are none
+}
+
+// clone returns a copy of the answer whose records the caller may change.
+func (s zoneAnswer) clone() zoneAnswer {
+	return zoneAnswer{s.parsedResponse.clone(), s.cnameHint.clone()}
+}
+
+// clone returns a copy of the response whose records the caller may change. The clone of nil is nil.
+func (r *parsedResponse) clone() *parsedResponse {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Answer, c.Authority = copyWithAge(r.Answer, 0), copyWithAge(r.Authority, 0)
+	return &c
+}
+
+// errMinimisedUnanswered is the error of a minimised question after maxMinimisedAttempts queries without an answer. The
+// full question is then sent.
+var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswered")
+
+// queryZone sends q to the servers of the zone z and returns their answer. If another caller is already sending the
+// same question, it waits for that caller's answer instead. fullName is false if the name of q is minimised (RFC 9156).
+//
+// The error is the error of the queries, or the cause of ctx.
+func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullName bool) (zoneAnswer, error) {
+	group, k, w := l.core.zoneQueries, zoneQueryKey{z.zone, q, fullName}, waitgraph.Wait{Until: l.awaitUntil}
+	if l.nameLookup != nil {
+		w.By = &l.nameLookup.Node
+	}
+	isOutdated := func(s *zoneQuery) bool { return s.zone.IsOutdatedFor(z.chain) }
+	start := func(bool) (*zoneQuery, error) {
+		s := &zoneQuery{zone: z.chain}
+		s.Key = k
+		return s, nil
+	}
+	for rejected := 0; ; {
+		s, leads, err := group.Join(k, w, isOutdated, start)
+		if err != nil { // the running query waits for this lookup
+			s, _ = start(true)
+			leads = true
+			group.JoinAlone(s, w)
+		}
+		if leads {
+			return l.runZoneQuery(ctx, z, s, w)
+		}
+		if err := group.Await(ctx, s, w); err != nil {
+			return zoneAnswer{}, err
+		}
+		if s.err != nil && s.leaderSpecific || isOutdated(s) {
+			continue
+		}
+		if s.err == nil && slices.Contains(l.avoidServers, s.answer.From) && rejected < maxAvoidedAnswers { // the leader has not avoided this server
+			rejected++
+			continue
+		}
+		if s.err != nil {
+			return zoneAnswer{}, s.err
+		}
+		return s.answer.clone(), nil
+	}
+}
+
+// maxAvoidedAnswers is the number of shared answers that a lookup rejects because they are from a server in
+// lookup.avoidServers.
+const maxAvoidedAnswers = 4
+
+// runZoneQuery sends the question of s to the servers of the zone z, and returns the best response. The caller is the
+// leader of s, whose wait in the wait-for graph is w. It also passes the result to the other callers, which wait for
+// the leader.
+//
+// If ctx ends, or if the error concerns only the leader, the other callers try again.
+func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, w waitgraph.Wait) (r zoneAnswer, err error) {
+	err = errTimeout // remains if this function panics
+	defer func() {
+		l.core.zoneQueries.Leave(s, w, nil)
+		l.core.zoneQueries.Finish(s, func(shared bool) {
+			if err == nil && shared {
+				s.answer = r.clone() // the caller may change its response
+			}
+			s.err = err
+			s.leaderSpecific = s.leaderSpecific || ctx.Err() != nil || err == errTimeout || errors.As(err, new(*limitError)) || errors.Is(err, nameservers.ErrNoHedgeBudget)
+		})
+	}()
+	q, full := s.Key.question, s.Key.fullName
+	var tries atomic.Int32
+	j := &responseSelector{core: l.core, budget: l.budget, zone: z, q: q, fullName: full}
+	t := &nameservers.Task{
+		Name: q.name, Type: q.qtype, DO: q.do, CD: q.cd, Zone: z.zone, Servers: z.addrs, PrivateOK: z.privateOK, Avoid: l.avoidServers,
+		RequireSignatures: l.core.validator != nil && l.core.validator.ExpectsSignatures(z.chain),
+		PreferSignatures:  l.core.validator != nil && l.core.validator.HasAnchorBelow(z.zone, q.name),
+		Minimised:         !full, EndEarly: !full, AwaitUntil: func() time.Time { return l.core.zoneQueries.LatestDeadline(s) }, CheckResponse: j.checkResponse,
+		IsHedge: func() bool { return !l.core.waits.IsNeeded(&s.Node) },
+		SpendQuery: func(hedge bool) error {
+			if tries.Add(1) > maxMinimisedAttempts && !full {
+				return errMinimisedUnanswered
+			}
+			return l.budget.spendQuery(hedge, &l.queries)
+		},
+	}
+	if z.gluelessCount > 0 || !z.privateOK {
+		f := newAddressFinder(l, z, j, &s.Node)
+		t.Servers, t.FindServers = f.returned, f.findServers
+	}
+	j.task = t
+	defer j.dropResponses()
+	m, failed := l.core.pool.QueryServers(ctx, t)
+	switch {
+	case failed == nil:
+		r.parsedResponse = j.selected
+		if full && r.aliasTarget != "" {
+			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
+		}
+	case ctx.Err() == nil && j.fallback.Load() != nil:
+		r.parsedResponse = j.fallback.Load()
+	default:
+		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
+		failed = fmt.Errorf("%w: zone %s", failed, z.zone)
+		if z.isStub && j.refused {
+			failed = fmt.Errorf("%w: a server of Resolver.Zones has refused a query without RD", failed)
+		}
+		if j.questionSpecific.Load() {
+			failed = &questionSpecificError{failed}
+		}
+		return zoneAnswer{}, failed
+	}
+	l.core.counters.scrubbed.Add(int64(r.scrubbed))
+	return r, nil
+}
+
+// readCNAMEHint returns the records of the alias target that a server has added to its answer. They are a last resort:
+// they are used only if no server of the target's zone answers.
+//
+// m is the response to q from a server of the zone z, and r is the same response after parsing. r must be an alias. The
+// result is nil if m has no such records, if they are too large to keep, or if the target is outside of z.
+func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedResponse) *parsedResponse {
+	if !dnsname.IsWithin(r.aliasTarget, z.zone) || l.core.findStubZone(r.aliasTarget) != l.core.findStubZone(z.zone) {
+		return nil
+	}
+	q.name = r.aliasTarget
+	h := readResponse(m, z, q, true, time.Now())
+	h.From = r.From
+	if l.core.validator != nil {
+		h.ttl = min(h.ttl, limitTTLsBySignatures(time.Now(), maxLifetime, h.Answer, h.Authority))
+	}
+	if h.kind != kindAnswer || len(h.Answer) == 0 || estimateRecordMemory(h.Answer, h.Authority) > uncountedBytes {
+		return nil
+	}
+	return h
 }
 
 // A validationBudget implements chain.ValidationBudget for the validation of an answer. It sends the DS and DNSKEY queries
