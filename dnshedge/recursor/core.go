@@ -265,43 +265,6 @@ var rootServers = sync.OnceValue(func() []netip.Addr {
 	return addrs
 })
 
-// findStubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if no
-// such zone contains it.
-func (c *core) findStubZone(name string) *delegation {
-	for ; name != "."; name = dnsname.Parent(name) {
-		if z := c.stubs[name]; z != nil {
-			return z
-		}
-	}
-	return c.stubs["."]
-}
-
-// uncountedBytes is the maximum memory, in bytes, that a waiting question may hold for one purpose without counting it
-// in core.heldBytes. A limit is needed because servers choose the size of their answers, and how long the question
-// waits.
-const uncountedBytes = 4 << 10
-
-// reserveMemory reserves memory, in bytes, for a response that a question keeps while it waits for servers. It returns
-// false if the memory of all questions would exceed core.maxHeldBytes. If it returns true, the caller must call
-// releaseMemory with the same number.
-func (c *core) reserveMemory(bytes int64) bool {
-	if bytes <= uncountedBytes {
-		return true
-	}
-	if c.heldBytes.Add(bytes) <= c.maxHeldBytes {
-		return true
-	}
-	c.heldBytes.Add(-bytes)
-	return false
-}
-
-// releaseMemory ends a reservation of memory, in bytes, by reserveMemory.
-func (c *core) releaseMemory(bytes int64) {
-	if bytes > uncountedBytes {
-		c.heldBytes.Add(-bytes)
-	}
-}
-
 // Validate checks the fields of the Resolver. It returns an error that names an invalid field, or nil. It sends no
 // queries.
 func (r *Resolver) Validate() error {

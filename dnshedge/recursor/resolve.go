@@ -170,6 +170,17 @@ func (c *core) answerSpecialUseName(q question) *parsedResponse {
 	return &parsedResponse{kind: kindAnswer, Response: chain.Response{Status: validate.Insecure, Rcode: m.Rcode, Answer: m.Answer, Authority: m.Ns}}
 }
 
+// findStubZone returns the delegation of the closest zone in Resolver.Zones that contains a name. It returns nil if no
+// such zone contains it.
+func (c *core) findStubZone(name string) *delegation {
+	for ; name != "."; name = dnsname.Parent(name) {
+		if z := c.stubs[name]; z != nil {
+			return z
+		}
+	}
+	return c.stubs["."]
+}
+
 // A zoneQueryKey identifies a zoneQuery by zone and question. Zone queries with the same key have the same answer.
 type zoneQueryKey struct {
 	zone string
