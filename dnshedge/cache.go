@@ -202,13 +202,13 @@ func (c *Cache) findEntry(key []byte) *entry {
 	return nil
 }
 
-// remainingTime returns how long the entry stays fresh from the time at on, which is given as time since the epoch of the
-// cache's clock. It is negative if the entry has expired.
+// remainingTime returns how long the entry stays fresh after at, a time of the cache's clock (sleepAwareClock). It is
+// negative if the entry has expired.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
 // canServeStale reports whether the answer e may be served at the time at if the servers fail (RFC 8767). It is true
-// until the answer has been expired for MaxStale. It is false for a failure and for nil. at is given as time since the
-// epoch of the cache's clock.
+// until the answer has been expired for MaxStale. It is false for a failure and for nil. at is a time of the cache's
+// clock (sleepAwareClock).
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -durationOrDefault(c.MaxStale, defaultMaxStale) && c.isCurrent(e)
 }
@@ -252,7 +252,7 @@ func (c *Cache) validate() error {
 	return nil
 }
 
-// freshness determines whether an entry may be used now, only if the servers fail, or not at all.
+// freshness determines whether a cached entry may be used now, only if the servers fail, or not at all.
 type freshness int
 
 const (
@@ -324,8 +324,8 @@ func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 // not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no entry is usable,
 // the freshness is entryMissing.
 //
-// at is the present time, as time since the epoch of the cache's clock. domain is the length in wire format of the domain
-// of the question's route, or 0. A proof for a name above that domain is ignored, because it comes from other servers.
+// at is the present time of the cache's clock (sleepAwareClock). domain is the length in wire format of the domain of the
+// question's route, or 0. A proof for a name above that domain is ignored, because it comes from other servers.
 //
 // findAnswer modifies key, which can no longer be used for the question.
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
@@ -519,7 +519,7 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 }
 
 // postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck), because a
-// refresh has failed or is slow. now is the present time, as time since the epoch of the cache's clock.
+// refresh has failed or is slow. now is the present time of the cache's clock (sleepAwareClock).
 //
 // If refreshes by another type are already prevented, it prevents refreshes by every type, because the whole name
 // probably fails.

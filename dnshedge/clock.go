@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A sleepAwareClock measures the age of cached answers, including the time for which the machine has slept. It is safe for
-// concurrent use.
+// A sleepAwareClock measures the age of cached answers, including the time for which the machine has slept. Its times are
+// durations since the first use of the cache. It is safe for concurrent use.
 //
 // On most systems Go's monotonic clock stops during sleep. So once a second the sleepAwareClock compares the monotonic
 // clock with the wall clock. If the wall clock has gained a second or more since the last comparison, the machine has

@@ -198,7 +198,8 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 	return r
 }
 
-// answerUntraced answers a question as answerQuestion does, with the same parameters, but does not report the lookup to
+// answerUntraced answers a question locally, from the cache, or from the servers. If address is not empty, only the
+// server at that address is queried. stay has the same meaning as in answerQuestion, which also reports the lookup to
 // Trace.
 func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
@@ -407,8 +408,8 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	}
 }
 
-// cachedResult returns the result for q from the cached entry f. It counts a hit, or a stale answer, and reports the
-// answer to Trace.
+// cachedResult converts the cached entry f to the result for q. It counts a cache hit, or the use of an expired answer,
+// and reports the answer to Trace.
 func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *result {
 	from := FromCache
 	if f.freshness == entryStale {
@@ -466,8 +467,8 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 	return f
 }
 
-// runFlight runs the exchange of the flight f with the servers by calling f.resolve. It returns the result, and wakes the
-// callers that share the flight. The exchange ends early when ctx ends. Exchangers and Dialers get the values of ctx.
+// runFlight performs the exchange f with the servers by calling f.resolve. It returns the result, and wakes the callers
+// that share f. The exchange ends early when ctx ends. Exchangers and Dialers get the values of ctx.
 //
 // stay is a second context with which the exchange ends, or nil. It ends when no caller waits for the result any more.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
@@ -500,9 +501,9 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	return f.resolve(f)
 }
 
-// dequeueFlight removes the flight f, whose result is r, from the queue of questions that wait for servers. If the flight
-// ended for a reason of this Client, it replaces the error in r by that reason. The reasons are that a newer question
-// displaced it, that all its callers left, and that the Client was closed.
+// dequeueFlight removes f, an exchange that has ended with the result r, from the queue of questions that wait for
+// servers. If this Client is the reason for the end, it replaces the error in r by that reason. The reasons are that a
+// newer question displaced f, that all its callers left, and that the Client was closed.
 func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)
@@ -516,7 +517,7 @@ func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	}
 }
 
-// storeResult applies the TTL limits of the Cache to the result r of the flight f, and stores its answer or failure in
+// storeResult applies the TTL limits of the Cache to r, the result of the exchange f, and stores its answer or failure in
 // the Cache. It stores nothing if the question is not cacheable, or if the cause of a failure is this machine, a full
 // queue or Close.
 func (c *core) storeResult(f *sharedFlight, r *result) {
@@ -753,10 +754,10 @@ const maxTargets = 16 // limit of alias targets that are followed for one questi
 
 // followAliases completes the answer r to q if r ends with an alias whose target the answering server did not resolve.
 // Servers that know only their own zones give these answers (RFC 1034 §5.3.3). It resolves each target by the route of
-// the target's name, and adds the target's origin to from, the origin of r.
+// the target's name.
 //
-// If a target has no answer, or the aliases form a loop, the result is SERVFAIL. If a query for a target ends with an
-// error, the result is that error.
+// from records where the answer comes from, and gets the same for each target. If a target has no answer, or the aliases
+// form a loop, the result is SERVFAIL. If a query for a target ends with an error, the result is that error.
 func (c *core) followAliases(ctx context.Context, q question, r *result, from *answerOrigin) *result {
 	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted() {
 		return r

@@ -70,8 +70,8 @@ func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
 	return &Error{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(s), Err: toStatusError(s, err)}
 }
 
-// toStatusError converts an internal HTTP status error of the server s into a *StatusError, which users can inspect. It
-// returns other errors, and nil, unchanged.
+// toStatusError converts the error that package transport returns for an HTTP status of the server s to a *StatusError,
+// which users can inspect. It returns other errors, and nil, unchanged.
 func toStatusError(s *group.Server, err error) error {
 	if err == nil {
 		return nil

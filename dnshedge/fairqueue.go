@@ -36,7 +36,8 @@ type queuedQuery struct {
 	arrival    uint64 // value of fairQueue.arrivals when the query was added
 }
 
-// A subqueue is a linked list of waiting queries, the oldest first. fairQueue.mu guards its fields.
+// A subqueue is a part of a fairQueue: the waiting queries for some domains, or of some clients. It is a linked list, the
+// oldest query first. fairQueue.mu guards its fields.
 type subqueue struct {
 	first, last *queuedQuery
 	n           int
@@ -62,10 +63,11 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 type canceller interface{ Cancel() }
 
 // enqueue adds the query c to the queue. subqueueKey selects its subqueue. It is the domain of the question, or the
-// client's address. p must be the zero value. It becomes the entry of c in the queue, which dequeue removes.
+// client's address. p becomes the entry of c in the queue, and must be the zero value. The caller must pass it to dequeue
+// when the query has ended.
 //
-// If the queue is full, enqueue removes the oldest query of the longest subqueue, and calls its Cancel. That query may
-// be c itself.
+// If the queue is full, enqueue removes the oldest query of the longest subqueue, and calls its Cancel. That query may be
+// c itself.
 func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	l.mu.Lock()
 	l.arrivals++
@@ -151,8 +153,9 @@ func newClientQueues(maxInFlight int) *clientQueues {
 	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
 }
 
-// queueFor returns the queue for a client's query, and the key of the subqueue. Queries over UDP are grouped by the
-// domain of the question, because a UDP client can forge its address. Other queries are grouped by client.
+// queueFor returns the queue in which a client's query waits, and the key by which queries are grouped there. A group
+// with many queries does not displace other groups. Over UDP the key is the domain of the question, because a UDP client
+// can forge its address. Otherwise it is the client.
 func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.ApproximateZone()
@@ -160,8 +163,8 @@ func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, s
 	return &w.streams, streamSubqueueKey(client)
 }
 
-// streamSubqueueKey returns the subqueue key of a client: its IPv4 address, or its IPv6 /64 network. Clients without an
-// IP address share one key.
+// streamSubqueueKey returns the key by which a client's queries over streams share one subqueue of the waiting queries.
+// It is the client's IPv4 address, or its IPv6 /64 network. Clients without an IP address share one key.
 func streamSubqueueKey(client net.Addr) string {
 	b, _ := connlimit.ClientAddress(client).MarshalBinary() // which never fails
 	return string(b)

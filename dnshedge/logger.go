@@ -49,7 +49,8 @@ func (q *logQueue) addRecord(handle func()) {
 	}
 }
 
-// writeRecords passes queued records to their handlers until the queue is empty. It runs in the goroutine of the queue.
+// writeRecords passes queued log records to their handlers until the queue is empty. It runs in the goroutine of the
+// queue.
 func (q *logQueue) writeRecords() {
 	for {
 		q.mu.Lock()

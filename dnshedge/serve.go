@@ -75,7 +75,7 @@ var messageBuffers = sync.Pool{New: func() any { return &messageBuffer{b: make([
 // queried. It appends the response in wire format to b, and returns the result as out, with a nil ask. Otherwise ask is
 // the question for the servers, and limit the maximum length of the response in bytes.
 //
-// q is scratch memory. w is only used for the client's address.
+// q is memory for the parsed query, which the caller may reuse after the call. w is only used for the client's address.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0

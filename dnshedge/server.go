@@ -171,7 +171,8 @@ func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	}
 }
 
-// A handledMessage is the decision about a client's message: write a reply, ignore the message, or query the servers.
+// A handledMessage is a Server's decision about a client's message: write a reply, ignore the message, or query the
+// servers for the question in it.
 type handledMessage struct {
 	*wire.Query        // the question to ask; nil: there is a reply, or no response
 	core        *core  // state of the Client that must ask it
@@ -181,7 +182,9 @@ type handledMessage struct {
 
 // handleMessage parses a client's message m, and decides whether to reply, to ignore it, or to query the servers. If no
 // server must be queried, it appends the reply to b. The reply has at most limit bytes, and over UDP at most as many as
-// the client accepts. from is the client's address. q is scratch memory.
+// the client accepts.
+//
+// from is the client's address. q is memory for the parsed query, which the caller may reuse after the call.
 func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return handledMessage{drop: true} // not a query; two servers could respond to each other's responses for ever

@@ -366,11 +366,11 @@ func (c *serverConn) writeResponse(b []byte) error {
 	return err
 }
 
-// drainInput reads and discards input before the connection is closed, so that the client receives the last responses.
-// If a socket is closed with unread input, the kernel resets the connection, and the responses may be lost.
+// drainInput reads and discards input before the connection is closed, so that the client receives the last responses. If
+// a socket is closed with unread input, the kernel resets the connection, and the responses may be lost.
 //
-// It does nothing if the client has closed its sending side, or no response was written recently. A connection that
-// cannot be half closed is drained for 100 ms only.
+// It does nothing if the client has closed its sending side, or no response was written recently. If this side cannot
+// close its own sending side alone (CloseWrite), it reads for 100 ms only.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
 	idle := c.stopped && !c.wasInUse

@@ -56,8 +56,8 @@ func (s *clientServers) init(conf *Client) (err error) {
 	return err
 }
 
-// systemServers returns the pool's servers for DNS servers of the operating system, and creates them if necessary.
-// It returns an error if the pool is closed or a server is invalid.
+// systemServers returns the states of the operating system's DNS servers, and creates missing ones. It returns an error
+// if a server is invalid or the Client is closed.
 func (s *clientServers) systemServers(servers []system.Server) (group.Servers, error) {
 	ups := make([]Upstream, len(servers))
 	for i, server := range servers {
@@ -76,8 +76,8 @@ func systemUpstream(server system.Server) Upstream {
 }
 
 // acquireServers returns the states of the servers for upstreams, in their order, and creates missing ones. Equal
-// upstreams result in one server, because a failover to the same server is useless. The pool keeps the states at least as
-// long as use says.
+// upstreams result in one server, because a failover to the same server is useless. The Client keeps the states at least
+// as long as use says.
 func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
 	for _, up := range ups {
 		known, err := s.acquireServer(up, use)
@@ -91,8 +91,9 @@ func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out gro
 	return out, nil
 }
 
-// acquireServer returns the state of the server for an upstream, and creates it if necessary. The pool keeps that state
-// at least as long as use says. acquireServer returns an error if the upstream is invalid or the pool is closed.
+// acquireServer returns the state of the server for an upstream, such as its measured latencies, and creates it if
+// necessary. The Client keeps that state at least as long as use says. acquireServer returns an error if the upstream is
+// invalid or the Client is closed.
 func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.GetOrCreateServer(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
@@ -110,7 +111,9 @@ func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Serv
 
 // findServerByAddress returns the server for an address that a caller of ExchangeContext has given: a host and port, or a
 // string that ParseUpstream accepts. If the string is equal to the String of an Upstream of this Client, that Upstream's
-// server is returned. The caller must call pool.Release with the server after use.
+// server is returned.
+//
+// The caller must release the server (pool.Release) after use.
 func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
 	if i := slices.IndexFunc(s.upstreams, func(up Upstream) bool { return up.String() == address }); i >= 0 {
 		return s.acquireServer(s.upstreams[i], group.UseOnce)
@@ -248,6 +251,8 @@ func waitForDuration(ctx context.Context, d time.Duration) bool {
 
 // resolveWithSystemChanges queries the operating system's servers. If the system has other servers before there is an
 // answer, it queries those. This change shows that the network has changed, so the old servers may be unreachable.
+//
+// If explore is true, any server may be queried first, to measure its latency.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
@@ -259,7 +264,8 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question
 }
 
 // resolveWithVersion queries the operating system's servers. It cancels the exchange when the system has other servers,
-// so that its method Version no longer returns version.
+// so that its method Version no longer returns version. If explore is true, any server may be queried first, to measure
+// its latency.
 func (s *clientServers) resolveWithVersion(ctx context.Context, q question, explore bool, version uint64) *result {
 	var mine transport.InlineContext
 	mine.Begin(ctx, 0)
@@ -275,8 +281,8 @@ func (s *clientServers) resolveWithVersion(ctx context.Context, q question, expl
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce queries the servers for q's name, one tier after the other, and starts the probes that are due. The
-// system's servers are those at the time of the call. If explore is true, any server of a tier may be queried first, to
+// resolveOnce queries the servers for q's name, group after group, and starts the probes that are due. The operating
+// system's servers are those at the time of the call. If explore is true, any server of a group may be queried first, to
 // measure its latency.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.RouteServers(q.Query, time.Now())
@@ -371,8 +377,8 @@ func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict boo
 	return append(first, later...)
 }
 
-// newSingleServerTiers returns one tier for each server of g, so that the servers are queried one after the other in the
-// order of g. But servers that are down are queried last.
+// newSingleServerTiers divides g into groups of one server each (tiers), so that the servers are queried one after the
+// other in the order of g. But servers that are down are queried last.
 func newSingleServerTiers(g group.Servers) []queryTier {
 	ordered := g.SortDownLast()
 	tiers := make([]queryTier, len(ordered))
@@ -382,8 +388,9 @@ func newSingleServerTiers(g group.Servers) []queryTier {
 	return tiers
 }
 
-// probeDownServers sends q in the background to servers that are down, to find out whether they work again. It sends q
-// only to the servers that, but for their failure, would precede the first tier, because only these may learn q's name.
+// probeDownServers sends q in the background to servers that are down, to find out whether they work again. These servers
+// would be queried before the first group of servers (tier) if they were not down. Other servers get no q, because they
+// may not learn its name yet.
 func probeDownServers(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -392,9 +399,9 @@ func probeDownServers(q *wire.Query, tiers []queryTier) {
 	}
 }
 
-// countTimeShares returns the number of equal parts into which the remaining time of a question is divided, so that no
-// tier uses all of it. Each tier gets one part. But if the first tier is not a fallback tier, all fallback tiers together
-// get one part.
+// countTimeShares returns into how many equal parts the remaining time of a question is divided. The tiers are groups of
+// servers that are queried one after the other, and each gets one part. But if the first tier is not a fallback tier, all
+// fallback tiers together get one part.
 func countTimeShares(tiers []queryTier) (n int) {
 	for i, t := range tiers {
 		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
@@ -420,7 +427,8 @@ const maxTierPatience = 5 * time.Second
 // recheckInterval is the time between two checks whether a waiting question still waits for the right servers.
 const recheckInterval = 200 * time.Millisecond
 
-// queryTiersOnce queries the tiers in order and returns the best result, even if it is a failure.
+// queryTiersOnce queries groups of servers (tiers) one after the other, and returns the best result, even if it is a
+// failure.
 //
 // A message with another opcode than QUERY, such as an update, may not be safe to repeat. It goes to the next tier only
 // if it could not be sent to the tier before.
@@ -440,15 +448,15 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 	return r
 }
 
-// queryTiersInOrder queries one tier of servers after the other, and returns the best result. The next tier starts when
-// the tier before has failed, is down, or has used its share of the time. The earlier tier may still answer then, and its
-// answer has precedence.
+// queryTiersInOrder queries groups of servers (tiers) one after the other, and returns the best result. The next tier
+// starts when the tier before has failed, is down, or has used its share of the time. The earlier tier may still answer
+// then, and its answer has precedence.
 //
 // An answer of a later tier is therefore held back for a while. This is done only while the earlier tier answers other
 // questions, and most questions of q's type. Otherwise a server that never answers certain questions would delay them for
 // long.
 //
-// before returns the best response of the tiers before these tiers, or nil.
+// before returns the best response that arrived before the first of these tiers was queried, or nil.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -514,8 +522,9 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 // called at any time, from any goroutine.
 type bestResponseFunc func() *result
 
-// bestResponse returns the best failure response that has arrived so far: in this exchange, or in earlier tiers, whose
-// best response is before. It returns nil if there is none. It may be called while the exchange runs.
+// bestResponse returns the better one of two failure responses: the first one in this exchange, and before, the best one
+// of the servers that were asked earlier. Either may be missing. If both are, it returns nil. It may be called while the
+// exchange runs.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -524,9 +533,9 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isSecondTierFallback reports whether only fallback servers follow after the first tier. Then a deliberate failure of
-// the first tier, such as a filter's REFUSED, is final: the fallback servers are not queried. There must be at least two
-// tiers.
+// isSecondTierFallback reports whether only fallback servers follow after the first group of servers (tier). Then a
+// deliberate failure of the first tier, such as a filter's REFUSED, is final: the fallback servers are not queried. There
+// must be at least two tiers.
 func isSecondTierFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
 // isFromFallbackOnly reports whether the result r comes from a fallback server. It is false if that server is also one of
@@ -681,7 +690,7 @@ type question struct {
 	route
 }
 
-// A route determines the source of answers for the names in a domain: this machine, an Exchanger, or servers.
+// A route determines where answers for the names in a domain come from: this machine, an Exchanger, or servers.
 type route struct {
 	local            *dns.Msg  // response from the hosts file or a special-use zone; nil: there is none
 	exchanger        Exchanger // Exchanger of the longest domain in Client.Routes; nil: the Client's own Exchanger or servers are asked

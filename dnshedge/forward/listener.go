@@ -89,7 +89,8 @@ func (c *clientLimiter) tryAdd(ip netip.Addr) bool {
 	return true
 }
 
-// remove undoes one tryAdd for the client with the address ip, because the connection or request has ended.
+// remove counts one connection or request less for the client with the address ip, because it has ended. The caller must
+// have counted it with tryAdd.
 func (c *clientLimiter) remove(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +178,8 @@ func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*l
 const lastWriteTime = time.Second
 
 // trackConnUse is the callback of the HTTPS server for changes of a connection's state (http.Server.ConnState). It
-// reports to the connection limiter whether conn is answering a request. If a new connection needs a slot, connections
-// that are not in use are closed first.
+// reports to the connection limiter whether conn is answering a request. When the limit of connections is reached,
+// connections that are not in use are closed first.
 func trackConnUse(conn net.Conn, is http.ConnState) {
 	c := limitedConnOf(conn)
 	switch is {

@@ -199,8 +199,9 @@ func (d *hostDial) recordFailure(r dialrace.Result) {
 	}
 }
 
-// recordSuccess records that the dial r has succeeded, and returns the connection, which is tracked until it is closed.
-// Addresses whose dial started earlier and is still running are recorded as failed, because they are slower.
+// recordSuccess records that the dial r has succeeded. It returns the connection, which counts as one of its host until
+// it is closed. Addresses whose dial started earlier and is still running are recorded as failed, because they are
+// slower.
 func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	h := d.h
 	h.n.mu.Lock()
@@ -217,7 +218,7 @@ func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 }
 
 // A connTracking records one open connection: its remote address, and the hosts that use it. While it is open, these
-// hosts are looked up again, and the connection is drained if a host loses the address.
+// hosts are looked up again. If a host loses the address, Drain closes the connection after its present request.
 type connTracking struct {
 	n      *Names
 	hosts  []*host // hosts to which the connection belongs
@@ -291,7 +292,8 @@ func (t *connTracking) recordClosed() {
 // the record of a connection.
 func (t *connTracking) getTracking() *connTracking { return t }
 
-// A conn is a tracked connection that is neither a *net.TCPConn nor a *net.UDPConn.
+// A conn is a connection, neither a *net.TCPConn nor a *net.UDPConn, that its hosts know of until it is closed
+// (connTracking).
 type conn struct {
 	net.Conn
 	*connTracking
@@ -305,7 +307,8 @@ func (c conn) Close() error {
 // NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c conn) NetConn() net.Conn { return c.Conn }
 
-// tcpConn is a tracked connection with the methods of a *net.TCPConn, for example ReadFrom.
+// tcpConn is a TCP connection that its hosts record until it is closed (connTracking). It has the methods of a
+// *net.TCPConn, for example ReadFrom.
 type tcpConn struct {
 	*net.TCPConn
 	*connTracking
@@ -319,7 +322,8 @@ func (c tcpConn) Close() error {
 // NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
-// udpConn is a tracked connection with the methods of a *net.UDPConn. It is a net.PacketConn.
+// udpConn is a UDP connection that its hosts record until it is closed (connTracking). It has the methods of a
+// *net.UDPConn, so it is a net.PacketConn.
 type udpConn struct {
 	*net.UDPConn
 	*connTracking

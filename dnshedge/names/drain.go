@@ -230,8 +230,8 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	h.updateDraining(now)
 }
 
-// trackingOf returns the record of a connection that DialContext has made. c may be a wrapper with a method NetConn,
-// such as a TLS connection. It returns nil for other connections.
+// trackingOf returns the record of a connection that DialContext has made. c may be a wrapper with a method NetConn, such
+// as a TLS connection. It returns nil for connections that were made otherwise.
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {
@@ -257,8 +257,9 @@ func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// startDraining closes idle connections to removed addresses, and makes the next requests to the host close their
-// connections. It does nothing if there are no connections to drain. The caller must hold mu.
+// startDraining begins to close the connections to addresses that the host has lost. It closes idle ones, and makes the
+// next requests to the host close their connections. It does nothing if there are no such connections. The caller must
+// hold mu.
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true

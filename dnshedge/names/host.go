@@ -30,8 +30,8 @@ const (
 
 var errNothing = errors.New("names: Exchanger returned neither a response nor an error")
 
-// A host is the state of one host name: its addresses, its lookups, and the number of its users. Names.mu guards its
-// fields.
+// A host is the state of one host name: its addresses, its lookups, and the number of its users (connections, dials and
+// watchers). Names.mu guards its fields.
 type host struct {
 	n        *Names
 	name     string
@@ -108,7 +108,8 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	return len(a.ports) > 0
 }
 
-// A lookupState is the state of a lookup that is running or waits for a slot. Names.mu guards its fields.
+// A lookupState is the state of one lookup of a host. The lookup is running, or waits because too many lookups are
+// running. Names.mu guards its fields.
 type lookupState struct {
 	started        bool            // it has a slot
 	abandoned      chan struct{}   // closed when the lookup has not started and no caller waits for it any more
@@ -127,11 +128,10 @@ func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitDeadline returns the time until which a caller waits for the lookup if the host already has addresses. That is the
-// lookup's patience. It is 50 ms after the first result, if that is earlier and hasWanted is true.
+// waitDeadline returns the time until which a caller waits for the lookup if the host already has addresses: the field
+// patience. It is 50 ms after the first result, if that is earlier and hasWanted is true.
 //
-// hasWanted is true if the caller waits for all the families that it wants, and the host has an address of at least one
-// of them.
+// hasWanted is true if the caller waits for all the families that it wants, and the host has an address of one of them.
 func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.patience) {
 		return end
@@ -157,8 +157,8 @@ func (h *host) addUser() {
 	}
 }
 
-// removeUser reverts one call of addUser. A host without users is not looked up again. If a lookup of a new host
-// without users still waits for a slot, the lookup is dropped. The caller must hold mu.
+// removeUser records that a connection, dial or watcher no longer uses the host. A host without users is not looked up
+// again. If its first lookup has not started, the lookup is dropped. The caller must hold mu.
 func (h *host) removeUser() {
 	h.users--
 	if h.users == 0 {
@@ -188,7 +188,7 @@ func stopAndClear(t **time.Timer) {
 }
 
 // armLookupTimer sets the timer that starts the next lookup, at nextLookup. It replaces an earlier timer. It sets none if
-// the host has no users, a lookup is running, or Names is closed. The caller must hold mu.
+// no connection, dial or watcher uses the host, a lookup is running, or Names is closed. The caller must hold mu.
 func (h *host) armLookupTimer(now time.Time) {
 	stopAndClear(&h.timer)
 	if h.users == 0 || h.lookup != nil || h.lastLookup.IsZero() || h.n.closed {
@@ -291,8 +291,8 @@ func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState)
 	}
 }
 
-// beginLookup marks the lookup l, which has acquired a slot, as started, and returns true. It returns false if no caller
-// waits for the lookup any more: it must then not be performed.
+// beginLookup marks the lookup l as started, now that the limit of running lookups permits it, and returns true. It
+// returns false if no caller waits for the lookup any more: it must then not be performed.
 func (h *host) beginLookup(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()

@@ -127,8 +127,8 @@ func (n *Names) init() {
 	})
 }
 
-// exchanger returns the Exchanger for lookups. It is the field Exchanger, or a Client of defaultClients if that field
-// is nil.
+// exchanger returns the Exchanger for lookups. It is the field Exchanger, or a Client of the system's servers if that
+// field is nil.
 func (n *Names) exchanger() dnshedge.Exchanger {
 	if n.own != nil {
 		return n.own.getClient()
@@ -299,8 +299,9 @@ func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressF
 	return h, err
 }
 
-// awaitHost does the work of acquireKnownHost: it returns the host with known addresses, after waiting for a lookup if
-// necessary. The only difference is the error if ctx ends: it may be that of the last lookup, or errClosed.
+// awaitHost returns the host with known addresses, after waiting for a lookup if necessary: see acquireKnownHost, which
+// calls it and has the same parameters. Only the error at the end of ctx differs: it may be that of the last lookup, or
+// errClosed.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -350,10 +351,10 @@ func (n *Names) acquireHost(name string) *host {
 	return h
 }
 
-// addUnusedHost adds a host without users to the list of unused hosts, as the most recently used one. If the list has too
+// addUnusedHost adds a host that no connection, dial or watcher uses to the list of unused hosts. If the list has too
 // many hosts or addresses, the least recently used hosts are removed from memory.
 //
-// A host without known addresses is removed from memory instead. The caller must hold mu.
+// A host without known addresses is removed from memory at once. The caller must hold mu.
 func (n *Names) addUnusedHost(h *host) {
 	if h.unusedElement == nil {
 		h.unusedElement = n.unused.PushFront(h)
@@ -367,8 +368,8 @@ func (n *Names) addUnusedHost(h *host) {
 	}
 }
 
-// removeUnusedHost removes a host from the list of unused hosts, because the host is used again or forgotten. It does
-// nothing if the host is not in the list. The caller must hold mu.
+// removeUnusedHost removes a host from the list of unused hosts, which limits their number, because the host is used
+// again or forgotten. It does nothing if the host is not in the list. The caller must hold mu.
 func (n *Names) removeUnusedHost(h *host) {
 	if h.unusedElement != nil {
 		n.unused.Remove(h.unusedElement)
@@ -377,8 +378,8 @@ func (n *Names) removeUnusedHost(h *host) {
 	}
 }
 
-// forgetHost removes a host that has no users, and all its addresses, from memory. A later lookup of the host starts
-// anew. The caller must hold mu.
+// forgetHost removes a host that no connection, dial or watcher uses, and all its addresses, from memory. A later lookup
+// of the host starts anew. The caller must hold mu.
 func (n *Names) forgetHost(h *host) {
 	n.removeUnusedHost(h)
 	delete(n.hosts, h.name)

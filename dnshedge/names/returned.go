@@ -36,8 +36,8 @@ func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	g.hosts[ip] = append(hosts, h)
 }
 
-// removeHost undoes addHost for the address ip and the host h, because h is forgotten or has lost the address. The caller
-// must hold mu.
+// removeHost deletes the record that LookupNetIP has returned the address ip for the host h, because h is forgotten or
+// has lost the address. The caller must hold mu.
 func (g *returnedAddresses) removeHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	i := slices.Index(hosts, h)

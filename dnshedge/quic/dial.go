@@ -27,7 +27,8 @@ const (
 	connWindow   = 1 << 18
 )
 
-// dialConn opens a connection to the upstream with the application protocol alpn.
+// dialConn opens a QUIC connection to the upstream to, through the Client's Dialer. alpn is the application protocol:
+// doq, or h3 for HTTP/3. config holds further QUIC settings, to which dialConn adds timeouts and limits.
 func dialConn(ctx context.Context, to dnshedge.DialTarget, alpn string, config *quicgo.Config) (*upstreamConn, error) {
 	socket, err := to.DialContext(ctx, "udp")
 	if err != nil {
@@ -220,7 +221,8 @@ func (c connectedUDP) WriteMsgUDP(b, oob []byte, _ *net.UDPAddr) (n, oobn int, e
 	return c.UDPConn.WriteMsgUDP(b, oob, nil)
 }
 
-// A connectedSocket is a connection for datagrams that a user's Dialer has made.
+// A connectedSocket is a net.PacketConn over a connection for datagrams that a user's Dialer has made, for package
+// quic-go.
 type connectedSocket struct{ net.Conn }
 
 func (c connectedSocket) ReadFrom(b []byte) (int, net.Addr, error) {

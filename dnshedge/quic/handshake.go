@@ -112,7 +112,8 @@ func (c *handshakeCounter) tryAdd(block netip.Addr) bool {
 	return true
 }
 
-// remove undoes one tryAdd that returned true.
+// remove counts one handshake less, because it has ended. block must be the argument of the call of tryAdd that counted
+// it.
 func (c *handshakeCounter) remove(block netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

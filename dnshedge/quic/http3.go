@@ -46,7 +46,8 @@ type http3Conn struct {
 
 var _ dnshedge.ProtocolConn = (*http3Conn)(nil)
 
-// dialHTTP3 opens a connection for DNS over HTTP/3. It implements dnshedge.Protocol.Dial.
+// dialHTTP3 opens a connection for DNS over HTTP/3 to the upstream to. It is the Dial function of the Protocol with the
+// scheme h3.
 func dialHTTP3(ctx context.Context, to dnshedge.DialTarget) (dnshedge.ProtocolConn, error) {
 	u, err := serverURL(to)
 	if err != nil {

@@ -278,7 +278,8 @@ func (c *serverConn) beginStream() bool {
 	return true
 }
 
-// endQuery records that a query has ended. The last query ends a connection that is draining.
+// endQuery records that a query has ended, which beginQuery or beginStream has counted. If it was the last one, and the
+// connection accepts no new queries (drain was called), the connection is closed.
 func (c *serverConn) endQuery() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,7 +24,8 @@ type doqConn struct{ *upstreamConn }
 
 var _ dnshedge.ProtocolConn = doqConn{}
 
-// dialDoQ opens a connection for DNS over QUIC. It implements dnshedge.Protocol.Dial.
+// dialDoQ opens a connection for DNS over QUIC to the upstream to. It is the Dial function of the Protocol with the
+// scheme quic.
 func dialDoQ(ctx context.Context, to dnshedge.DialTarget) (dnshedge.ProtocolConn, error) {
 	if err := checkPort(to.Addr); err != nil {
 		return nil, err
