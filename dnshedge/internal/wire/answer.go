@@ -292,7 +292,8 @@ type ResponseOptions struct {
 	EDE      []EDE         // extended errors to add to those of the Answer
 }
 
-// adjustTTL returns the TTL in seconds that the client gets for the stored TTL t.
+// adjustTTL returns the TTL in seconds that the client gets for the stored TTL t. It subtracts the age of the response,
+// but leaves at least one second. A stale response gets the fixed TTL of the field Stale instead.
 func (v *ResponseOptions) adjustTTL(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:
@@ -336,8 +337,9 @@ func (a *Answer) appendAdjusted(b []byte, q *Query, v *ResponseOptions) []byte {
 	return b
 }
 
-// rotateAddresses changes the order of the address records of m, a copy of a.packed: it rotates them by the given
-// number of positions. It moves only the addresses, because the owner, type, TTL and length of these records are equal.
+// rotateAddresses rotates the address records of m, a copy of a.packed, by the given number of positions, so that
+// clients do not all use the first address. It moves only the addresses, because the owner, type, TTL and length of
+// these records are equal.
 func (a *Answer) rotateAddresses(m []byte, positions int) {
 	ttls := a.ttls[a.addresses.first:][:a.addresses.n]
 	for i, to := range ttls {

@@ -14,8 +14,8 @@ func requiresData(typ uint16) bool {
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// A dataLayout describes of which fields the data of a record type consists. These are fixed bytes, character strings
-// (RFC 1035 §3.3), names, and fixed bytes again, in this order.
+// A dataLayout describes the fields in the data of a record type. The data has fixed bytes, then character strings (RFC
+// 1035 §3.3), then names, and then fixed bytes again. Each of these numbers may be 0.
 type dataLayout struct {
 	before  int  // number of fixed bytes before the strings
 	strings int  // number of character strings
@@ -91,7 +91,7 @@ var requiredFields = map[uint16]dataLayout{
 }
 
 // lacksFields reports whether data is too short for the fixed bytes and the character strings with which the layout l
-// begins.
+// begins. Package dns would replace missing bytes by zeros.
 func (l dataLayout) lacksFields(data []byte) bool {
 	off := l.before
 	for range l.strings {

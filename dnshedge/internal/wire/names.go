@@ -20,7 +20,8 @@ type nameIDTable struct {
 // nameIDsPool holds unused nameIDTable, so that their memory is reused.
 var nameIDsPool = sync.Pool{New: func() any { return new(nameIDTable) }}
 
-// newNameIDs returns an empty nameIDTable for the message m. The caller must call release after use.
+// newNameIDs returns a nameIDTable for the message m, with which names in m can be compared quickly. The caller must
+// call release after use.
 func newNameIDs(m []byte) *nameIDTable {
 	s := nameIDsPool.Get().(*nameIDTable)
 	n := min(len(m), 1<<14) // compression pointers have 14 bits

@@ -19,8 +19,8 @@ const (
 	Failure                     // the server could not or would not answer; another server may be tried
 )
 
-// classifyResponse returns the outcome of the response m, which must have one question. errs are the extended errors of
-// m.
+// classifyResponse returns what the response m means for the client: records, no records, no such name, or a failure. m
+// must have one question. errs are the extended errors of m.
 func classifyResponse(m []byte, errs []EDE) Outcome {
 	switch int(m[3] & 15) {
 	case dns.RcodeSuccess:

@@ -217,7 +217,7 @@ func (q *Query) WithoutOptions() *Query {
 }
 
 // isEndToEnd reports whether the EDNS option with the given code is passed on between client and server. Cookies,
-// keepalive, padding and extended errors are hop-by-hop instead.
+// keepalive, padding and extended errors are hop-by-hop instead: they concern only one connection.
 func isEndToEnd(code uint16) bool {
 	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
 }

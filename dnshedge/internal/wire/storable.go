@@ -52,7 +52,8 @@ func checkStorable(b []byte) (end int, ok bool) {
 	return end, ok && err == nil
 }
 
-// isReadableOPT reports whether the EDNS options in data, the data of an OPT record, are well-formed.
+// isReadableOPT reports whether the EDNS options in data, the data of an OPT record, are well-formed. The caller then
+// need not parse the message with package dns.
 func isReadableOPT(data []byte) bool {
 	n := 0
 	for code, o := range eachOption(data) {
@@ -76,9 +77,12 @@ type labelTable struct {
 // labelTablePool holds unused labelTables, each of which takes 10 KiB. The user must clear labelOffsets.
 var labelTablePool = sync.Pool{New: func() any { return new(labelTable) }}
 
-// checkName checks the name at the offset off of b, and records its labels. end is the offset after the name.
-// compressed is true if the name ends with a compression pointer. ok is false if the name is malformed or too long, or
-// has a compression pointer that does not refer to a recorded label.
+// checkName checks the name at the offset off of b. It records where the labels of the name begin, because compression
+// pointers of later names may refer to them. end is the offset after the name. compressed is true if the name ends with
+// a compression pointer.
+//
+// ok is false if the name is malformed or too long, or has a compression pointer that does not refer to a recorded
+// label.
 func (s *labelTable) checkName(b []byte, off int) (end int, compressed, ok bool) {
 	size, start := 0, off
 	for off < len(b) {
@@ -104,9 +108,9 @@ func (s *labelTable) checkName(b []byte, off int) (end int, compressed, ok bool)
 	return 0, false, false
 }
 
-// addLabels records where the labels of a name begin: the labels between the offsets start and end of b. size is the
-// length of the whole name in bytes, without the root label. It returns false, and records nothing, if the name is too
-// long.
+// addLabels records where the labels of a name begin, because compression pointers of later names may refer to them.
+// The labels lie between the offsets start and end of b. size is the length of the whole name in bytes, without the
+// root label. It returns false, and records nothing, if the name is too long.
 func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	if size >= MaxName {
 		return false
@@ -118,9 +122,9 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// checkRData checks the names in the data of a record, and records their labels. off is the offset in b of the first
-// string or name of that data, whose layout is l. It returns false if a name is invalid. matchesRecord must have
-// accepted the data.
+// checkRData checks the names in the data of a record, and records where their labels begin. off is the offset in b of
+// the first string or name of that data, whose layout is l. It returns false if a name is invalid. matchesRecord must
+// have accepted the data.
 func (s *labelTable) checkRData(b []byte, off int, l dataLayout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])

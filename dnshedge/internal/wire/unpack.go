@@ -23,8 +23,8 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 // not wrap errors in a MalformedError.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage parses the message b, as ParseMsg describes. If it finds a malformed record that ParseMsg drops, it also
-// drops the record if drop is true, and returns an error otherwise.
+// readMessage parses the message b, as ParseMsg describes. drop determines what happens to a malformed record that
+// ParseMsg drops: if drop is true, it is dropped; otherwise readMessage returns an error.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
