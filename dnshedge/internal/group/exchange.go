@@ -361,7 +361,8 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 	return true
 }
 
-// Ended implements race.Op. It records that attempt n, which must be a hedge or a retransmission, has ended.
+// Ended implements race.Op. The race calls it when an attempt besides the primary has ended: a hedge or a
+// retransmission. n is the number of the attempt.
 func (x *Exchange) Ended(n int) {
 	if x.attempts[n].kind == hedgeAttempt && x.hedges.key != nil {
 		x.hedges.call.Ended(n)

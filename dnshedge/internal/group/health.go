@@ -157,8 +157,8 @@ func (h *health) recordResponse(q *wire.Query, failure bool) {
 	h.logChange(time.Now())
 }
 
-// failedQuestion returns a question that the server has failed to answer since its last success. A probe can ask it
-// again. Different values of n select different questions. It returns nil if there is no such question.
+// failedQuestion returns a question that the server has failed to answer since its last success, so that a probe can
+// ask it again. If there are several, n selects one of them. It returns nil if there is none.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -293,8 +293,8 @@ type questionOutcome struct {
 // middleboxes may drop queries of types that they do not support. All other types have the index 0.
 var typeIndexes = map[uint16]int{dns.TypeA: 1, dns.TypeAAAA: 2, dns.TypeHTTPS: 3, dns.TypeSVCB: 3}
 
-// recordQuestion records the outcome of the question q: the server has answered it, or has left it unanswered if
-// answered is false.
+// recordQuestion records whether the server has answered the question q, or has left it unanswered (answered is false).
+// The rate of answered questions is computed from the last outcomes.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -444,9 +444,9 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setUnansweredCount sets the number of children of a domain with unanswered questions in a row. At three
-// (minSilentChildren), it moves the domain to the list of silent domains, and below three to the list of suspect
-// domains. The caller must hold mu.
+// setUnansweredCount sets the number of different children of a domain about which questions were left unanswered in a
+// row. At three (minSilentChildren), it moves the domain to the list of silent domains, and below three to the list of
+// suspect domains. The caller must hold mu.
 func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses

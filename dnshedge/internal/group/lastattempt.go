@@ -32,8 +32,8 @@ func (l *lastAttempt) queryServer(ctx context.Context, s *Server, earlier int, w
 }
 
 // lossTimeout returns how long to wait for the response to a query to s before the query is presumed lost. sent is the
-// time at which the query was sent. Later responses of s change the result, so a caller that waits for long must call
-// lossTimeout again.
+// time at which the query was sent. The result may become shorter while the query waits, because later responses of s
+// change it, so the caller must call lossTimeout again.
 func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,11 +56,11 @@ func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func() bool
 	return timer.Stop
 }
 
-// lossCheckDelay returns the time until a waiting query must be checked again for a loss. waited is the time since
-// the query was sent, and left the rest of its timeout.
+// lossCheckDelay returns how long to wait before checking again whether a query is lost. waited is the time since the
+// query was sent, and left is the rest of its timeout.
 //
-// The result is left, unless isDoubled is true, because the timeout was doubled when the query was sent. A response to
-// another question may then end the doubling and shorten the timeout, so the query must be checked earlier.
+// isDoubled must be true if the timeout was doubled when the query was sent. A response to another question may end the
+// doubling and shorten the timeout, so the query must then be checked earlier than after left.
 func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
 	if !isDoubled {
 		return left
@@ -99,8 +99,9 @@ func (l *lastAttempt) waitForNextQuery(ctx context.Context, s *Server, sent time
 	}
 }
 
-// selectOtherServer selects a server that can still respond after s has failed. It returns the best server, except s,
-// that has sent no failure response, and the time of the last query to it. other is nil if the group has no such server.
+// selectOtherServer selects a server that can still respond after s has failed: the one that selectServer prefers,
+// among the servers except s that have sent no failure response. lastSent is the time of the last query to it. other is
+// nil if there is no such server.
 func (l *lastAttempt) selectOtherServer(s *Server) (other *Server, lastSent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

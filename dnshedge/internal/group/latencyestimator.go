@@ -105,8 +105,8 @@ func (l *latencyEstimator) countQuery() {
 	}
 }
 
-// RecordHandshake records the duration of a handshake with the server. Attempts that need a handshake may take that much
-// longer (handshakeAllowance).
+// RecordHandshake records the duration of a handshake with the server. Timeouts and hedge delays of queries that need a
+// handshake become longer accordingly.
 func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A RecheckTimer calls a function when it is due, although the due time may change while the timer runs. It asks for
-// the remaining time at the start, and again whenever that time has passed. Stop prevents the call. A RecheckTimer must
-// be started at most once.
+// A RecheckTimer calls a function when it is due. The due time may change while the timer runs: the timer asks for the
+// remaining time at the start, and again whenever that time has passed. Stop prevents the call. A RecheckTimer must be
+// started at most once.
 type RecheckTimer struct {
 	mu        sync.Mutex // guards the fields below
 	timer     *time.Timer
@@ -36,8 +36,8 @@ func (a *RecheckTimer) Start(remaining func() time.Duration, f func()) {
 	})
 }
 
-// Stop stops the timer. It returns true if the function has not been called and will not be called. It returns
-// false if the call has started, or if the timer was stopped before.
+// Stop stops the timer. It returns true if the function f that was passed to Start has not been called and will not be
+// called. It returns false if the call has started, or if the timer was stopped before.
 func (a *RecheckTimer) Stop() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

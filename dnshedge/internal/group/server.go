@@ -168,7 +168,7 @@ func (s *Server) spendForRetransmission(q *wire.Query, first bool) bool {
 	return s.account.spendForRetransmission(first, silent)
 }
 
-// RecordQuery counts a query that a transport has sent to the server.
+// RecordQuery implements transport.Owner. It counts a query that a transport has sent to the server.
 func (s *Server) RecordQuery() {
 	s.queryCount.Add(1)
 	s.pool.conf.Counters.Queries.Add(1)
@@ -429,7 +429,7 @@ type retransmissionBucket struct {
 	answers   [2]int     // number of responses in the current period, and in the previous period
 }
 
-// addToken adds one token, because the server has sent a response.
+// addToken adds a token, which permits one retransmission, because the server has sent a response.
 func (b *retransmissionBucket) addToken() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

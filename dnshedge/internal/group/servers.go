@@ -252,9 +252,9 @@ func (s *serverSelection) failedServers() uint64 {
 	return s.serverSet(func(u *serverHistory) bool { return u.failures > 0 })
 }
 
-// serverSet returns the set of servers for which the function contains returns true. Bit i of the result stands for
-// the server with index i. The argument of that function is the record of the exchange's queries to the server.
-// Servers with an index of 64 or more are never in the set.
+// serverSet returns the bit set of the servers for which the function contains returns true. Bit i stands for the
+// server with the index i. The function gets the record of the exchange's queries to the server. Servers with an index
+// of 64 or more are never in the set.
 func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uint64) {
 	for i := range s.histories {
 		if contains(&s.histories[i]) {
@@ -264,8 +264,8 @@ func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uin
 	return set
 }
 
-// serverBit returns a set with only the given server, which must be in the group: bit i stands for the server with
-// index i. The set is empty if the index is 64 or more.
+// serverBit returns the bit set that contains only the given server. Bit i of a set stands for the server with the
+// index i in the group. The server must be in the group. The set is empty if the index is 64 or more.
 func (s *serverSelection) serverBit(server *Server) uint64 {
 	return 1 << slices.Index(s.servers, server)
 }
