@@ -27,7 +27,8 @@ type Flight[K comparable] struct {
 	callers int // number of callers that were added and not removed
 }
 
-// embeddedFlight returns f. Through it, a Group gets the Flight that an operation embeds.
+// embeddedFlight returns f. An operation type that embeds a Flight gets this method, by which a Group finds the Flight
+// in the operation.
 func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
 
 // AddCaller counts one more caller that waits for the result of the operation. The user's mutex must be locked.

@@ -112,8 +112,8 @@ func (f *Hosts) statFile(now time.Time) (os.FileInfo, error) {
 	return os.Stat(f.path)
 }
 
-// readFile reads the file and replaces all entries. info is the state of the file before. It returns an error, and
-// keeps the old entries, if reading fails or ctx ends. The caller must hold mu.
+// readFile reads the file and replaces all entries. info is the size and modification time of the file before reading.
+// It returns an error, and keeps the old entries, if reading fails or ctx ends. The caller must hold mu.
 func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	file, err := os.Open(f.path)
 	if err != nil {

@@ -226,8 +226,8 @@ func (l *httpConnPool) serveWaiting() {
 	l.assignStreams(now)
 }
 
-// distributeStreams assigns free streams to waiting requests. It must be called when a connection was opened, has ended,
-// or has more streams.
+// distributeStreams assigns free streams to waiting requests. It must be called when further streams may be free: when
+// a connection was opened or has ended, or may carry more requests. The caller must not hold mu.
 func (l *httpConnPool) distributeStreams() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

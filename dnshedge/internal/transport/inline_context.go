@@ -98,8 +98,8 @@ func (s *InlineContext) addListener(w endListener) {
 	s.listeners = append(s.listeners, w)
 }
 
-// removeListener undoes addListener. It returns false if w is not registered, for example because the context has ended
-// and called it.
+// removeListener removes w from the listeners that addListener has registered. It returns false if w is not registered,
+// for example because the context has ended and called it.
 func (s *InlineContext) removeListener(w endListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,8 @@ func (s *InlineContext) removeListener(w endListener) bool {
 	return i >= 0
 }
 
-// Deadline implements context.Context. It returns the deadline of Begin, or the parent's if there is none.
+// Deadline implements context.Context. It returns the end of the timeout that was passed to Begin, or the parent's
+// deadline if that is earlier or there was no timeout.
 func (s *InlineContext) Deadline() (time.Time, bool) {
 	if s.timer != nil {
 		return s.end, true

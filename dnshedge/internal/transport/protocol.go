@@ -34,7 +34,8 @@ type MessageConn interface {
 // RegisterProtocol makes the scheme s of another module available to FindScheme and Schemes. It must only be called by
 // init functions, and panics if the scheme is known. dial opens a connection to the server that a Config describes.
 //
-// The protocol must send lost packets again itself, so that the client never sends a query again because it is late.
+// The protocol must retransmit lost packets itself. So a late query is never sent to the same server again, except as a
+// hedge.
 func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn, error)) {
 	if _, ok := schemes[s.Name]; ok {
 		panic("dnshedge: scheme " + s.Name + " is registered twice")

@@ -87,8 +87,8 @@ func (l *streamConnPool) hasReachedQueryLimit(queries int) bool {
 }
 
 // recordConnEnd records that a connection has ended after the given number of responses. cut must be true if the server
-// has ended it with queries in flight. After two such ends in a row, the pool limits the number of queries per
-// connection.
+// has ended it with queries in flight. If that happens twice in a row, the server probably limits the queries per
+// connection, and the pool observes that limit.
 func (l *streamConnPool) recordConnEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

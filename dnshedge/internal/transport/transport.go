@@ -194,7 +194,8 @@ var schemes = make(map[string]Scheme)
 
 // registerScheme makes the scheme s available to FindScheme and Schemes. It must only be called by init functions.
 //
-// It sets s.New to a function that creates the Transport for a server, a schemeTransport with the result of newSender.
+// It sets s.New to a function that creates the Transport for a server. newSender creates the part of the Transport for
+// the protocol; the part for all protocols, such as the handling of servers without EDNS, is added.
 func registerScheme(s Scheme, newSender func(Config) sender) {
 	s.New = func(c Config) Transport { return &schemeTransport{sender: newSender(c)} }
 	schemes[s.Name] = s

@@ -89,7 +89,8 @@ var _ sender = (*udpTransport)(nil)
 // Ready implements Transport. It returns true, because UDP has no handshake.
 func (u *udpTransport) Ready() bool { return true }
 
-// Close implements Transport. It ends the context of u.tcp, which ends all queries over UDP and TCP.
+// Close implements Transport. It closes the transport for questions over TCP. The queries over UDP end as well, because
+// they use its context.
 func (u *udpTransport) Close() { u.tcp.Close() }
 
 // fixedAddress returns the server's address if sockets can be opened without the Dialer. That is the case if the Dialer
