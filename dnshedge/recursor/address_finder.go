@@ -101,8 +101,8 @@ func (f *addressFinder) findCachedAddresses() []netip.AddrPort {
 // findServers returns further addresses of the zone's servers, after lookups of their names if necessary. It implements
 // nameservers.Task.FindServers. It returns nil if no more can be found within the scope e.
 //
-// needed is closed when the task has no other server to query. Until then, the lookups are hedges, for which the hedge
-// budget pays.
+// needed is closed when no known server is left to query. Until then, the lookups are hedges and cost tokens of the
+// hedge budget.
 func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error) {
 	if f.canSkipLookups() {
 		return nil, nil
@@ -175,8 +175,8 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	return nil, nil
 }
 
-// promoteHedges records that the task needs an address now. Running and new lookups of server names are from then on
-// required work: they no longer cost tokens of the hedge budget.
+// promoteHedges records that an address is needed now, because no known server is left to query. Running and new
+// lookups of server names then cost no tokens of the hedge budget.
 func (f *addressFinder) promoteHedges() {
 	f.isHedging, f.budgetSpent = false, false
 	f.lookup.core.waits.PromoteHedges(f.node)

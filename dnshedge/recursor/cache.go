@@ -157,8 +157,8 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	return out
 }
 
-// addDelegation caches the delegation z, unless it has expired at the time now, or its zone has moved to other servers.
-// It returns z.
+// addDelegation caches the delegation z and returns it. It does not cache z if z has expired at the time now, or if the
+// zone has moved to other servers since.
 func (c *cache) addDelegation(z *delegation, now time.Time) *delegation {
 	if now.Before(z.expires) && !z.chain.IsRedelegated() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)

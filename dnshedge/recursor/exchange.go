@@ -196,11 +196,11 @@ func (e *aliasLoopError) Error() string {
 	return fmt.Sprintf("recursor: aliases of %s form a loop", e.name)
 }
 
-// countSecurity counts the result of DNSSEC validation in the statistics, and returns that result. a is the answer to
-// q, or err is the error of resolving q. b counts the cost of the question. Validation must be on.
+// countSecurity counts the security status of an answer in the statistics, and returns it. a is the answer to q, or err
+// is the error of resolving q. b holds the cost of the question. Validation must be on.
 //
-// The returned error is err. It is errRootKeySentinel if the client must get SERVFAIL instead of the answer (see
-// checkRootKeySentinel).
+// The returned error is err. It is errRootKeySentinel instead if q is a secure root key sentinel query that must be
+// answered with SERVFAIL (see checkRootKeySentinel).
 func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err error) (dnssec.Security, error) {
 	defer c.counters.events.LogRootWarnings(c.conf.Logger, "recursor", time.Now(), c.validator.FillStats)
 	spent, _, _ := b.validation.SpentWork()

@@ -98,8 +98,8 @@ func (c *core) exportZones() []nameservers.Delegation {
 	return zones
 }
 
-// importZones adds the delegations in an export, of the root and its child zones, to the state. It skips invalid
-// delegations, and zones whose delegation is already known.
+// importZones adds the delegations of the root and its child zones in an export to those that the Resolver knows. It
+// skips invalid delegations, and zones whose delegation is already known.
 func (c *core) importZones(zones []nameservers.Delegation) {
 	now := time.Now()
 	for _, x := range zones {

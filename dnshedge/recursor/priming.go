@@ -24,7 +24,7 @@ type primingBudget interface {
 const primingRetryTime = time.Minute
 
 // rootDelegation returns the delegation of the root, which comes from the priming response (RFC 9609 §3). If the root
-// is not primed, it starts priming and waits for it. The budget b of the question then pays for priming.
+// is not primed, it starts priming and waits for it. The queries count against the budget b.
 //
 // If the delegation has expired, it returns the old delegation and primes the root again in the background. The error
 // is the cause of ctx.
@@ -70,7 +70,7 @@ func (c *core) expireRootDelegation(z *delegation) {
 }
 
 // primeRoot queries the root servers for their names and addresses (priming), validates the response, and sets
-// rootZone. The budget b pays for the queries. If priming fails, the previous servers or the hints are used for
+// rootZone. The queries count against the budget b. If priming fails, the previous servers or the hints are used for
 // primingRetryTime.
 //
 // If the response has no addresses, the hints remain in use. An addressFinder looks up the names of the root servers

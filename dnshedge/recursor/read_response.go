@@ -55,8 +55,8 @@ func (r *parsedResponse) limitTTL() {
 	}
 }
 
-// fallbackRank returns the quality of a response that is dubious or was rejected. If no response is accepted, the
-// response with the highest rank is used.
+// fallbackRank returns how useful a response is if no response is accepted: the one with the highest rank is then used.
+// It is negative for a response with invalid signatures or from a server that is not authoritative.
 func (r *parsedResponse) fallbackRank() int {
 	switch {
 	case r.invalidSignatures && !r.isAnchored:
@@ -251,8 +251,8 @@ func findReferralSection(m *dns.Msg, q question) (ns []dns.RR, inAnswer bool) {
 // mayBeNoData reports whether the response m, which has no answer, may mean that the name has no records of the type
 // (NODATA). m must have no SOA record and must not be authoritative.
 //
-// It returns true in two cases: m has no NS records, or a recursive server has added the NS records of zone, the zone
-// that was queried. With other NS records, m is a useless referral.
+// It returns true if m has no NS records, or if a recursive server has added the NS records of the queried zone. With
+// other NS records, m is a useless referral.
 func mayBeNoData(m *dns.Msg, zone string) bool {
 	ns := slices.DeleteFunc(slices.Concat(m.Answer, m.Ns), func(rr dns.RR) bool { return rr.Header().Rrtype != dns.TypeNS })
 	return len(ns) == 0 || m.RecursionAvailable && !hasOutOfZoneNS(ns, zone)

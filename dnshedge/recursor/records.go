@@ -67,8 +67,8 @@ func maxLifetime(a, b uint32) uint32 { return max(a, b) }
 // minLifetime returns the shorter of two signature lifetimes, in seconds. It is an argument of limitTTLsBySignatures.
 func minLifetime(a, b uint32) uint32 { return min(a, b) }
 
-// packRecords returns each record in wire format, and omits records that cannot be packed. It does not change rrs,
-// which other goroutines may read.
+// packRecords returns each record in wire format, for an export. It omits records that cannot be packed. It does not
+// change rrs, which other goroutines may read.
 func packRecords(rrs []dns.RR) (all [][]byte) {
 	for _, rr := range rrs {
 		rr = dns.Copy(rr)
@@ -80,7 +80,8 @@ func packRecords(rrs []dns.RR) (all [][]byte) {
 	return all
 }
 
-// unpackRecords parses records in wire format, as packRecords returns them. It omits invalid records.
+// unpackRecords parses the records of an export, which packRecords has converted to wire format. It omits invalid
+// records.
 func unpackRecords(all [][]byte) (rrs []dns.RR) {
 	for _, b := range all {
 		if rr, n, err := dns.UnpackRR(b, 0); err == nil && n == len(b) {

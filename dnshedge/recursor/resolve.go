@@ -102,8 +102,8 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 	}
 }
 
-// hasQueriedFullName reports whether a server of the zone z has already answered an address question with the full name
-// of q. Minimised names then hide nothing from these servers.
+// hasQueriedFullName reports whether the servers of the zone z already know the full name of q: one of them has
+// answered an address question with it. Minimised names (RFC 9156) then hide nothing from them.
 func (c *core) hasQueriedFullName(z *delegation, q question) bool {
 	return slices.ContainsFunc(c.types, func(t uint16) bool {
 		e := c.cache.lookUpEntry(answerCacheKey(c.newInternalQuestion(q.name, t)), time.Now())
@@ -359,8 +359,8 @@ func (l *lookup) readCNAMEHint(m *dns.Msg, z *delegation, q question, r *parsedR
 	return h
 }
 
-// A validationBudget implements chain.ValidationBudget for the validation of an answer. It sends the DS and DNSKEY queries
-// that the validator needs, and the budget of a client's question pays for them.
+// A validationBudget implements chain.ValidationBudget for the validation of an answer. It sends the DS and DNSKEY
+// queries that the validator needs, and counts them against the budget of the client's question.
 type validationBudget struct {
 	*questionBudget
 	core *core
@@ -411,8 +411,8 @@ type synthesizer struct {
 	badSignatures    bool // the answer to a minimised question had invalid signatures
 }
 
-// newSynthesizer returns a synthesizer, which answers the question q from cached DNSSEC proofs. It returns nil if q is
-// no client's question, or if its answer must not be validated.
+// newSynthesizer returns a synthesizer that may answer q from cached DNSSEC proofs. It returns nil if the answer to q
+// must not be validated, or if the question is not a client's.
 func (l *lookup) newSynthesizer(q question) *synthesizer {
 	c := l.core
 	if c.validator == nil || l.nameLookup != nil || q.cd {

@@ -12,8 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/recursor/internal/nameservers"
 )
 
-// A responseSelector evaluates the responses to one task of package nameservers. It accepts or rejects each response.
-// It keeps the best rejected response as a fallback, for the case that no response is accepted.
+// A responseSelector evaluates the responses to one question to a zone's servers (a nameservers.Task). It accepts or
+// rejects each response. It keeps the best rejected response as a fallback, for the case that no response is accepted.
 type responseSelector struct {
 	core     *core
 	budget   *questionBudget

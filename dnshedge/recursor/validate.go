@@ -194,8 +194,9 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	return nil
 }
 
-// validateWithDeadline validates the response s, within the time until the deadline of ctx. The budget p pays for key
-// queries. With Trust.Report, it uses only a quarter of that time. If the keys do not arrive in time, it makes the
+// validateWithDeadline validates the response s, before the deadline of ctx. Key queries count against the budget p.
+//
+// With Trust.Report, it uses only a quarter of the remaining time. If the keys do not arrive in time, it makes the
 // response bogus, so that the caller can still return the unvalidated answer.
 func (c *core) validateWithDeadline(ctx context.Context, p validationBudget, s *chain.Response) error {
 	if !c.conf.Trust.Report {

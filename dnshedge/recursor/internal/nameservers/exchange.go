@@ -82,7 +82,7 @@ func (q *query) recordFailure() {
 	q.releaseSlots()
 }
 
-// exchangeUDP sends q over UDP from a new socket, and returns the response. If the task of q has ended before the
+// exchangeUDP sends q over UDP from a new socket, and returns the response. If the Task of q has ended before the
 // response arrives, it returns nil and no error.
 func (q *query) exchangeUDP() (*dns.Msg, error) {
 	conn, err := q.openSocket()
@@ -214,7 +214,7 @@ func (q *query) extendDeadline() bool {
 	return q.conn.SetDeadline(time.Time{}) == nil
 }
 
-// parseResponse parses b, a response in wire format, and records that the server has answered q. If the task of q has
+// parseResponse parses b, a response in wire format, and records that the server has answered q. If the Task of q has
 // ended, it returns nil and no error. The error is errTruncated or errTruncatedTCP if the response is truncated.
 func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	if !q.recordAnswer() {
@@ -228,7 +228,7 @@ func (q *query) parseResponse(b []byte) (*dns.Msg, error) {
 	return wire.ParseMsg(b)
 }
 
-// exchangeTCP sends q over a new TCP connection, and returns the response. If the task of q has ended before the
+// exchangeTCP sends q over a new TCP connection, and returns the response. If the Task of q has ended before the
 // response arrives, it returns nil and no error.
 func (q *query) exchangeTCP() (*dns.Msg, error) {
 	d := q.conf.Dialer

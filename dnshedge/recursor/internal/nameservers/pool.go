@@ -28,7 +28,7 @@ const (
 	healthBytes = 160 // estimated memory of a zoneServerHealth with its table entry, in bytes
 )
 
-// A Pool sends queries to name servers, and stores their round trip times and health. All tasks of a Resolver share it.
+// A Pool sends queries to name servers, and stores their round trip times and health. All Tasks of a Resolver share it.
 // It is safe for concurrent use.
 type Pool struct {
 	// Set by NewPool.
@@ -56,7 +56,7 @@ type Pool struct {
 	unansweredShare float64 // moving average of the share of unanswered queries, between 0 and 1
 }
 
-// queryCounters counts events of queries, for the fields of observe.RecursorStats with these names.
+// queryCounters counts events of queries, for the statistics in observe.RecursorStats.
 type queryCounters struct {
 	wire, tcp, hedges, hedgeWins, timeouts, failovers, lame, ignored atomic.Int64
 }

@@ -15,7 +15,7 @@ import (
 
 const (
 	maxSockets   = 1024 // maximum number of open sockets
-	maxEvictable = 512  // number of evictable queries above which a query stops with its task
+	maxEvictable = 512  // number of evictable queries above which a query stops with its Task
 )
 
 // A query is one message to one server, and the wait for its answer. The goroutine of the queryLoop creates it, and a
@@ -72,7 +72,7 @@ type sharedQueryState struct {
 	conn             net.Conn
 	cancelDial       context.CancelFunc // cancels opening the connection
 	stopped          bool               // stopExchange was called
-	abandoned        bool               // the task has ended
+	abandoned        bool               // the Task has ended
 	countedAsTimeout bool               // recordTimeout was called
 }
 
@@ -105,7 +105,7 @@ func (q *query) nextActionTime() time.Time {
 	return q.sent.Add(q.rto + q.processDelay)
 }
 
-// loserDeadline returns the time until which q waits for its answer as a loser: after its task has ended and no longer
+// loserDeadline returns the time until which q waits for its answer as a loser: after its Task has ended and no longer
 // needs the answer. A late answer still updates the health of the server.
 func (q *query) loserDeadline() time.Time {
 	if q.tcp {
@@ -121,7 +121,7 @@ type queryEvent struct {
 	ended bool // true if the query has ended; false if it was sent after a wait for slots
 }
 
-// An eventQueue passes queryEvents from the goroutines of a task's queries to the queryLoop of the task. It is
+// An eventQueue passes queryEvents from the goroutines of a Task's queries to the queryLoop of the Task. It is
 // unbounded, so that these goroutines never block. It is safe for concurrent use.
 type eventQueue struct {
 	wake chan struct{} // has an element if there are events; its capacity is 1
@@ -204,8 +204,8 @@ func (q *query) markSent() {
 // awaitSlots waits for the slots that q needs, one after the other. It returns true if q has all of them and may be
 // sent.
 //
-// It returns false if the task has ended, the Pool is closed, or the zone is in backoff. Then q has no slots. taskDone
-// must be closed at the end of the task.
+// It returns false if the Task has ended, the Pool is closed, or the zone is in backoff. Then q has no slots. taskDone
+// must be closed at the end of the Task.
 func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	var has []slotLimit
 	ok := true

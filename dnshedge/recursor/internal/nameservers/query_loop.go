@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	maxQueries          = 8                       // maximum number of queries of a task, unless the task has more servers
-	maxUnansweredHedges = 2                       // maximum number of hedges of a task before its first response
-	maxQueryTime        = 4500 * time.Millisecond // time after which a task sends no more queries
-	earlyEndTime        = time.Second             // like maxQueryTime, for a task with EndEarly
+	maxQueries          = 8                       // maximum number of queries of a Task, unless the Task has more servers
+	maxUnansweredHedges = 2                       // maximum number of hedges of a Task before its first response
+	maxQueryTime        = 4500 * time.Millisecond // time after which a Task sends no more queries
+	earlyEndTime        = time.Second             // like maxQueryTime, for a Task with EndEarly
 
 	noEDNSTime       = time.Hour            // time for which a server that rejects EDNS is queried without EDNS
 	maxTimerLateness = 5 * time.Millisecond // if a timer fires later than this, the process is busy and may not have read the answer
 )
 
-// QueryServers sends the question of a task to the servers of the task's zone, and returns the first response that
+// QueryServers sends the question of a Task to the servers of the Task's zone, and returns the first response that
 // Task.CheckResponse accepts. This is the algorithm of RFC 1035 §7.2, with hedges:
 //
 //   - Send a query to the best server, and wait.
@@ -32,7 +32,7 @@ const (
 //   - When a response is late, send a hedge: in parallel, a query to another server. The hedge budget limits hedges.
 //   - When a response is overdue, presume the query lost, and send one to the next server. A response is still accepted.
 //   - When no other server is known, search for addresses of further servers.
-//   - End without a response when all servers have failed, or when the time of the task has passed.
+//   - End without a response when all servers have failed, or when the time of the Task has passed.
 //
 // The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
 // after Close, or the cause of ctx.
@@ -89,13 +89,13 @@ type queryLoop struct {
 	zone       *zoneState
 	group      qtypeGroup    // group of Task.Type
 	zoneQtype  zoneQtypeID   // zone and group
-	beganAt    time.Duration // start of the task, since Pool.epoch
+	beganAt    time.Duration // start of the Task, since Pool.epoch
 	candidates []candidate
 	queries    []*query      // queries that have not ended, in the order of sending
 	attempts   int           // number of queries, without repetitions
 	hedgesSent int           // number of hedges among attempts
 	timer      *time.Timer   // fires at the next action without a response
-	done       chan struct{} // closed when the task ends; nil until a query waits for a slot
+	done       chan struct{} // closed when the Task ends; nil until a query waits for a slot
 	inbox      eventQueue
 	search     serverSearch
 	outcome    taskEvents
@@ -107,7 +107,7 @@ type taskEvents struct {
 	localErr    error // error of a query that could not be sent; nil if there is none
 	gotResponse bool  // a response was received
 	fatalErr    error // error after which no more queries are sent, or nil
-	backedOff   bool  // backOffZone has recorded the name of the task
+	backedOff   bool  // backOffZone has recorded the name of the Task
 }
 
 // registerWithZone gets the state of the Task's zone, and registers the Task as a user of it, so that the state is not
@@ -131,15 +131,15 @@ func (a *queryLoop) registerWithZone() error {
 type queryReason int
 
 const (
-	reasonFirst   queryReason = iota // the task begins
+	reasonFirst   queryReason = iota // the Task begins
 	reasonFailure                    // a server has failed, or a search has found servers
 	reasonTimeout                    // the retransmission timeout has passed without an answer
 	reasonHedge                      // an answer is late
 	reasonRepeat                     // the server has rejected EDNS, or has truncated its response
 )
 
-// queryNextServer sends a query to the best server for the reason why. If the task has already queried all known
-// servers, it also starts a search for further servers. It sends nothing if a limit of the task is reached.
+// queryNextServer sends a query to the best server for the reason why. If the Task has already queried all known
+// servers, it also starts a search for further servers. It sends nothing if a limit of the Task is reached.
 func (a *queryLoop) queryNextServer(why queryReason) {
 	if a.hasStoppedSending() {
 		return
@@ -302,11 +302,12 @@ func (a *queryLoop) markQueriesOverdue() {
 	}
 }
 
-// sendHedge sends a hedge because the response of the candidate late to the latest query is late. The hedge is a query to
-// another server, or a search for the addresses of further servers. It costs a token of the hedge budget.
+// sendHedge sends a hedge, because the latest query of the Task has not been answered within its hedge delay. late is
+// the candidate that was queried. The hedge is a query to another server, or a search for the addresses of further
+// servers. It costs a token of the hedge budget.
 func (a *queryLoop) sendHedge(late *candidate) {
 	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
-		return // hedges do not help, and other tasks share the budget
+		return // hedges do not help, and other Tasks share the budget
 	}
 	c := a.selectHedgeServer(a.candidates)
 	searches := (c == nil || c.attempts > 0) && a.search.canStart(GluelessNames)
@@ -428,7 +429,7 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 	return q
 }
 
-// countQuery counts the query q to the candidate c against the limits of the task, and in the statistics. why is the
+// countQuery counts the query q to the candidate c against the limits of the Task, and in the statistics. why is the
 // reason for the query.
 //
 // It also refills the hedge budget by a share of a token, unless the hedge budget has paid for the query.
@@ -515,7 +516,7 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	return nil
 }
 
-// evaluateResponse returns nil if the task accepts the response to the query q. Otherwise it returns the reason for the
+// evaluateResponse returns nil if the Task accepts the response to the query q. Otherwise it returns the reason for the
 // rejection. It also records that the server of the candidate c is lame, or that it does not support EDNS.
 func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	switch {
@@ -686,7 +687,7 @@ func (a *queryLoop) endTask(err error) {
 		a.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
 	}
 	if stop := a.search.stop; stop != nil {
-		time.AfterFunc(answerTimeout, stop) // until then, its result is useful for other tasks
+		time.AfterFunc(answerTimeout, stop) // until then, its result is useful for other Tasks
 	}
 	if a.done != nil {
 		close(a.done)

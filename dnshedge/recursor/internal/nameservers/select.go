@@ -28,12 +28,12 @@ type candidate struct {
 	zoneHealth            *zoneServerHealth // health for the zone; nil if the server was not queried for the zone
 	unansweredZonesHealth *zoneServerHealth // health for all zones for which the server has never answered; may be nil
 	addr                  netip.AddrPort
-	lame                  bool    // other servers are preferred for the name of the task, see lameness
+	lame                  bool    // other servers are preferred for the name of the Task, see lameness
 	hasLameRecord         bool    // the server has an entry in the lame table
 	hasAnswered           bool    // the server had answered when the candidate was added
-	failed                bool    // the server is not queried again for this task
+	failed                bool    // the server is not queried again for this Task
 	hasSentBogus          bool    // the server is in Task.Avoid, and is queried last
-	attempts              int     // queries of the task sent over UDP
+	attempts              int     // queries of the Task sent over UDP
 	expectedRTT           float32 // in nanoseconds
 
 	hedgeDelay time.Duration // time after which an answer of the server is late
@@ -44,8 +44,8 @@ type candidate struct {
 }
 
 // addCandidates returns the candidates in old, and a new candidate for each address in all. It omits addresses that old
-// already has, and addresses to which the task t may not send queries. zoneQtype identifies the zone and the query type
-// of the task.
+// already has, and addresses to which the Task t may not send queries. zoneQtype identifies the zone and the group of
+// query types of t.
 func (f *Pool) addCandidates(t *Task, zoneQtype zoneQtypeID, old []candidate, all []netip.AddrPort) []candidate {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -89,10 +89,9 @@ next:
 	return old
 }
 
-// selectServer returns the best of the candidates in all for the next query of a task, see candidateRank. It returns
-// nil if all candidates have failed or were queried maxAttempts times. The caller must hold mu.
-//
-// A candidate is not queried again before all others were queried, unless the others are unlikely to answer.
+// selectServer returns the best of the candidates in all for the next query of a Task, according to their
+// candidateRank. A candidate with fewer queries is preferred, unless it is in backoff, lame or without a free slot. The
+// result is nil if all candidates have failed or were queried maxAttempts times. The caller must hold mu.
 func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank candidateRank

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	answerTimeout = 2 * time.Second // time that a query over UDP waits for its answer when no task waits for it
+	answerTimeout = 2 * time.Second // time that a query over UDP waits for its answer when no Task waits for it
 	tcpTimeout    = 4 * time.Second // time limit of a query over TCP, including the opening of the connection
 
 	rttHalfLife = 10 * time.Minute // idle time after which the expected RTT is halfway between the measured RTT and the RTT of unknown servers
@@ -88,8 +88,8 @@ const (
 	updateInterval    = 8                      // number of samples between two updates of the quantiles
 )
 
-// firstRTTs estimates the round trip time and the hedge delay of servers that have not answered yet. Its samples are
-// the round trip times of the first answers of all servers. Pool.mu guards it.
+// firstRTTs estimates the round trip time and the hedge delay of unknown servers, which have not answered yet. Its
+// samples are the round trip times of the first answers of all servers. Pool.mu guards it.
 type firstRTTs struct {
 	quantile    float64 // hedgeDelay is this quantile of the samples, between 0 and 1
 	window      sketch.Window
@@ -99,8 +99,8 @@ type firstRTTs struct {
 	hedgeDelay  time.Duration // hedge delay of an unknown server
 }
 
-// newFirstRTTs returns firstRTTs without samples. The hedge delay of an unknown server is the given quantile of the
-// samples, between 0 and 1.
+// newFirstRTTs returns firstRTTs without samples. quantile, between 0 and 1, is the quantile of the samples that
+// becomes the hedge delay of servers that have not answered yet.
 func newFirstRTTs(quantile float64) *firstRTTs {
 	return &firstRTTs{quantile: quantile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }

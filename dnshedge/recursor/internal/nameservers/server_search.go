@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// maxSearches is the maximum number of FindServers calls of a task.
+// maxSearches is the maximum number of FindServers calls of a Task.
 const maxSearches = 16
 
 // A serverSearch finds the addresses of further servers for a Task. It calls Task.FindServers in the background when

@@ -28,10 +28,10 @@ type Task struct {
 	PrivateOK bool   // servers may have private addresses
 	Minimised bool   // the name is minimised (RFC 9156), so that unresponsive servers cause no backoff of the zone
 
-	// EndEarly shortens the task if no response comes, because another task is likelier to succeed. The task sends no
+	// EndEarly shortens the Task if no response comes, because another Task is likelier to succeed. The Task sends no
 	// query after earlyEndTime, and does not wait for overdue queries. CheckResponse may set it.
 	EndEarly bool
-	// AwaitUntil returns the time until which the task waits for answers when all queries are overdue and no response has
+	// AwaitUntil returns the time until which the Task waits for answers when all queries are overdue and no response has
 	// come. Later calls may return a later time.
 	//
 	// If the result is zero or the function is nil, each query waits for its answer until its loserDeadline.
@@ -40,11 +40,11 @@ type Task struct {
 	// Servers are the addresses of the zone's servers that are known at the start, in any order.
 	//
 	// FindServers returns further addresses. It blocks until it has found some. It returns nil if there are no more
-	// servers within the scope e, or an error with which the task may end. If FindServers is nil, there are no further
+	// servers within the scope e, or an error with which the Task may end. If FindServers is nil, there are no further
 	// servers.
 	//
 	// FindServers runs on a goroutine of its own, one call at a time, and concurrently with the other functions of the
-	// task. All calls get the same context, which ends some time after the task. needed is closed when the task has no
+	// Task. All calls get the same context, which ends some time after the Task. needed is closed when the Task has no
 	// other server to query. Until then, the search is a hedge.
 	Servers     []netip.AddrPort
 	FindServers func(ctx context.Context, e SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error)
@@ -61,14 +61,14 @@ type Task struct {
 	// FindServers returns.
 	Avoid []netip.AddrPort
 
-	// IsHedge reports whether only hedges wait for the task. Each query then costs a token of the hedge budget. Without a
-	// token, the task ends with ErrNoHedgeBudget. If IsHedge is nil, the task is no hedge.
+	// IsHedge reports whether only hedges wait for the Task. Each query then costs a token of the hedge budget. Without a
+	// token, the Task ends with ErrNoHedgeBudget. If IsHedge is nil, the Task is no hedge.
 	IsHedge func() bool
 
 	// SpendQuery is called before each query, and counts the query against the limits of the client's question. hedge is
 	// true if the hedge budget has paid for the query.
 	//
-	// If it returns an error, the task sends nothing more. The task ends with that error, unless an answer still arrives.
+	// If it returns an error, the Task sends nothing more. The Task ends with that error, unless an answer still arrives.
 	// If the query is a hedge, the error only prevents the hedge. If SpendQuery is nil, there is no limit.
 	SpendQuery func(hedge bool) error
 }
@@ -97,10 +97,10 @@ var ErrFailed = errors.New("recursor: server cannot answer")
 // ErrUnsigned is the result of Task.CheckResponse for a response of a signed zone without valid signatures.
 var ErrUnsigned = errors.New("recursor: server has no valid signatures")
 
-// ErrNoHedgeBudget is the error of a task for which only hedges wait, if the hedge budget is empty.
+// ErrNoHedgeBudget is the error of a Task for which only hedges wait, if the hedge budget is empty.
 var ErrNoHedgeBudget = errors.New("recursor: hedge budget is empty")
 
-// ErrNoServers is the error of a task if no server has sent an acceptable response.
+// ErrNoServers is the error of a Task if no server has sent an acceptable response.
 var ErrNoServers = errors.New("recursor: no server answers")
 
 // A LocalError is the error of a Task if no query could leave this machine, for example without a network or a free

@@ -14,7 +14,7 @@ const lameTime = 15 * time.Minute
 type zoneState struct {
 	name                string
 	slots               semaphore     // limits the queries in flight to the zone
-	users               int           // number of running tasks and sent queries; see zoneTable.acquireZone
+	users               int           // number of running Tasks and sent queries; see zoneTable.acquireZone
 	ignoreTimeoutsUntil time.Duration // until this time, since Pool.epoch, no further timeout of the zone counts for an outage
 	backoffs            [groupCount]zoneBackoff
 }
@@ -117,8 +117,8 @@ type lameness struct {
 // maxFailures is the number of consecutive names with ErrFailed after which a server is lame.
 const maxFailures = 4
 
-// isLameFor reports whether other servers are preferred for a name at the time now: the server is lame for the zone, or
-// has refused the name.
+// isLameFor reports whether queries about a name should go to other servers at the time now. This is so if the server
+// is lame for the zone, or has refused the name.
 func (m *lameness) isLameFor(name string, now time.Duration) bool {
 	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
 }
