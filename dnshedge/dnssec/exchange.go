@@ -163,11 +163,11 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 	return r, nil
 }
 
-// resolveQuestion sends q, the question of m, to upstreams until an answer is valid, and returns that answer. A failure
-// response is returned only if no answer is bogus.
+// resolveQuestion sends q, the question of m, to one upstream after the other until an answer is valid, and returns
+// that answer. If all answers are bogus, the error is a *validate.Reason. With Trust.Report, it returns the first bogus
+// answer instead.
 //
-// If all answers are bogus, the error is a *validate.Reason. With Trust.Report, it returns the first bogus answer
-// instead.
+// If no answer is bogus, it may return the failure response of an upstream.
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
 	t := &upstreamPlan{core: c, question: q}
 	var bogus *validate.Reason // the first

@@ -166,8 +166,8 @@ type dnssecTest struct {
 	isSigned bool     // another upstream responded with signatures, so the upstreams in unsigned lack DNSSEC
 }
 
-// partitionUpstreams returns the upstream addresses that are not avoided at the time now, unresponsive ones, and those
-// without DNSSEC. It does not modify addresses.
+// partitionUpstreams divides upstream addresses into those that may be used at the time now, unresponsive ones
+// (silent), and those without DNSSEC. It does not modify addresses.
 func (u *avoidedUpstreams) partitionUpstreams(addresses []string, now time.Time) (usable, silent, withoutDNSSEC []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -278,10 +278,11 @@ func (u *avoidedUpstreams) recordResponsive(address string) {
 	delete(u.silentUntil, address)
 }
 
-// explainBogus completes why, the reason of a bogus answer to q. If upstreams without DNSSEC may be the cause, it waits
-// for a test of the upstreams. It then returns a copy of why that names these upstreams. Otherwise it returns why.
+// explainBogus adds possible causes to why, the reason of a bogus answer to q. If signatures or keys are missing, it
+// waits for a test of the upstreams. It then returns a copy of why that names the upstreams without DNSSEC. Otherwise
+// it returns why.
 //
-// If the test found no signatures at all, the reason also names an unsigned zone as a possible cause.
+// If the test found no signatures at all, the copy also names an unsigned zone as a possible cause.
 func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reason) *validate.Reason {
 	zone := c.validator.AnchorZone(q.name, q.qtype)
 	switch why.EDE {

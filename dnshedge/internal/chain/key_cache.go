@@ -448,8 +448,8 @@ func cacheLifetime(ttls ...uint32) time.Duration {
 	return max(d, time.Second)
 }
 
-// determineStatus determines the security status and the keys of the zone z, and returns its cache entry. It sends DS
-// and DNSKEY queries, for which the budget b pays, if the trust anchors and the referral do not suffice. If a query
+// determineStatus determines the security status and the keys of the zone z, and returns its cache entry. If the trust
+// anchors and the referral do not suffice, it sends DS and DNSKEY queries, which count against the budget b. If a query
 // fails, the result is a bogus entry.
 func (c *Validator) determineStatus(ctx context.Context, b ValidationBudget, z *Zone) (entry *keyEntry) {
 	now := time.Now()
@@ -744,9 +744,11 @@ func (c *Validator) findHiddenInsecureCut(ctx context.Context, b ValidationBudge
 	return c.findInsecureCut(ctx, b, z, name)
 }
 
-// selectSignerZone returns the zone whose keys must verify data about name from a server of z. This is the zone named
-// signer, which the signatures name. If there is a trust anchor between z and name, and signer is not in that anchor's
-// zone, it is the zone of the trust anchor.
+// selectSignerZone returns the zone whose keys must verify data about name from a server of z. Usually, this is the
+// zone named signer, which the signatures name.
+//
+// If there is a trust anchor between z and name (an island of security), the data must be signed in its zone. If signer
+// is not in this zone, the result is the zone of the trust anchor.
 func (c *Validator) selectSignerZone(z *Zone, signer, name string) *Zone {
 	if a := c.anchors.nearestAnchor(name); a != nil && dnsname.IsBelow(a.zone, z.Name) && !dnsname.IsWithin(signer, a.zone) {
 		signer = a.zone // an island of security

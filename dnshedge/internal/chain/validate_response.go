@@ -172,8 +172,8 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty, so that the response must prove a denial.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndCacheProofs verifies the answer s like verifyResponse. If the answer is secure, it also caches the NSEC,
-// NSEC3 and wildcard records, so that other answers can be synthesized from them.
+// verifyAndCacheProofs verifies the answer s like verifyResponse. If the answer is secure, it also caches its NSEC,
+// NSEC3 and wildcard records. Answers to other questions can then be synthesized from them.
 func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err
@@ -250,8 +250,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 	return nil
 }
 
-// A verifiedRecords collects RRsets of one section after their verification, and computes the TTL that they have in
-// common.
+// A verifiedRecords collects the verified RRsets of one section. All of them get the same TTL, which is the lowest one.
 type verifiedRecords struct {
 	keys     *validate.Keys
 	sets     []*validate.RRset

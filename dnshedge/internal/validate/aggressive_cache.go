@@ -158,8 +158,8 @@ func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
 	return uint32(e.expires.Sub(now) / time.Second)
 }
 
-// addSOA caches the SOA RRset s, whose canonical form is c, and sets negativeTTL. v is the result of its verification,
-// and e is the cached form. The caller must hold mu.
+// addSOA caches the SOA RRset s, whose canonical form is c, and sets the maximum TTL of synthesized negative answers
+// (negativeTTL). v is the result of its verification, and e is the cached form. The caller must hold mu.
 func (d *AggressiveCache) addSOA(c *canonicalRRset, s *RRset, v Verification, e *cachedRRset) {
 	soa, ok := s.Records[0].(*dns.SOA)
 	if !ok || c.owner != d.zone || len(c.rdata) != 1 {

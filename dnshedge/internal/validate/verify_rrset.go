@@ -174,8 +174,8 @@ func (t *signatureSearch) failureReason(zone name) *Reason {
 	return &t.reason
 }
 
-// recordCheckFailure records that a signature has failed at a stage of the checks, with an extended error code and a
-// text for the error. It does nothing if another signature has reached a higher stage.
+// recordCheckFailure records why a signature is not valid: the stage of the checks at which it has failed, an extended
+// error code, and a text. Only the signature that has reached the highest stage is reported.
 func (t *signatureSearch) recordCheckFailure(stage int, ede uint16, text string) {
 	if stage >= t.highestStage {
 		t.highestStage = stage
