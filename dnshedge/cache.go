@@ -135,8 +135,8 @@ func (o *answerOrigin) mergeOrigin(target answerOrigin) {
 	}
 }
 
-// isCurrent reports whether the entry may still be used. It is false if the entry is an answer of the operating
-// system's DNS servers, and the system has other servers since.
+// isCurrent reports whether the source of the entry is still valid. It is false if the entry is an answer of the
+// operating system's DNS servers, and the system has other servers now.
 func (c *Cache) isCurrent(e *entry) bool { return e.system == 0 || e.system == c.systemGeneration() }
 
 // An entry is a cached answer or failure. After it is stored, only its atomic fields change, so several goroutines may
@@ -193,8 +193,8 @@ func (e *entry) matchesKey(key []byte) bool {
 	return string(own[:n]) == string(key[:n])
 }
 
-// findEntry returns the entry that is stored under a key, or nil. The entry may have expired. Entries of former system
-// servers are not returned.
+// findEntry returns the entry that is stored under a key, or nil. The entry may have expired. An answer of the operating
+// system's servers is not returned if the system has other servers now.
 func (c *Cache) findEntry(key []byte) *entry {
 	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.matchesKey(key) && c.isCurrent(e) {
 		return e
@@ -352,7 +352,7 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 }
 
 // findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. The name
-// then does not exist either (RFC 8020). The caller must have applied wire.SetNameErrorType to the key.
+// then does not exist either (RFC 8020). key must be the key of a name error for the name: see wire.SetNameErrorType.
 //
 // domain is the length in wire format of the domain of the question's route, or 0. Ancestors above that domain do not
 // count, because their entries come from other servers.
@@ -556,7 +556,8 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 // Set stores the response r as if a server had just sent it, and returns true. It does not change r.
 //
 // It returns false, and stores nothing, if r must not be cached. This applies if r is malformed, signed (TSIG) or no
-// response, has a TTL of 0, or has a question that is not cacheable.
+// response, or has a TTL of 0. It also applies to questions without RD, with EDNS options, of type ANY, or of a class
+// other than IN.
 func (c *Cache) Set(r *dns.Msg) bool {
 	ask := &dns.Msg{MsgHdr: r.MsgHdr, Question: r.Question}
 	if opt := r.IsEdns0(); opt != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A clientQuery is the query of a DNS client that waits in a fairQueue for its answer. It is also the context of the
-// exchange. This context has no values, and ends when a newer query displaces the query from the full queue.
+// A clientQuery is a query of a DNS client that waits for its answer, in a fairQueue that limits the waiting queries. It
+// is also the context of the exchange. This context has no values, and ends when a newer query displaces the query from
+// the full queue.
 type clientQuery struct {
 	transport.InlineContext
 	core       *core
@@ -42,7 +43,8 @@ func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r 
 	return r, displaced
 }
 
-// Cancel ends the query and counts it as dropped. The queue calls it when a newer query displaces this query.
+// Cancel cancels the exchange of the query and counts the query as dropped. The fairQueue in which the query waits calls
+// it when a newer query displaces this query.
 func (w *clientQuery) Cancel() {
 	w.InlineContext.Cancel()
 	w.core.count.dropped.Add(1)

@@ -276,8 +276,8 @@ func (c *core) answerLocally(ctx context.Context, q question) *result {
 	return r
 }
 
-// newLocalResult returns the result for q with the response m, which this Client has created without asking a
-// server. It completes the header and the question of m.
+// newLocalResult returns the result for q with the response m, which this Client has created without asking a server. It
+// sets the header flags and the question of m.
 func newLocalResult(q question, m *dns.Msg) *result {
 	m.Response, m.RecursionAvailable = true, true
 	m.Question = []dns.Question{{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}}
@@ -562,8 +562,8 @@ func (c *core) queryServerAt(ctx context.Context, query *wire.Query, address str
 	return c.trace.reportAnswer(ctx, query, r)
 }
 
-// isUncacheable reports whether an error must not be cached, because it does not depend on the question. Its cause is
-// this machine, a full queue, Close, or the caller's cancellation. It returns false for nil.
+// isUncacheable reports whether an error must not be cached, because it says nothing about the servers. Its cause is this
+// machine, a full queue of questions, Client.Close, or the caller's cancellation. It returns false for nil.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
@@ -585,9 +585,9 @@ func (c *core) expireOnSystemChange(now time.Time) {
 	}
 }
 
-// findSystemServers returns the system's servers that the Client queries, directly or through Exchangers. It is called
-// when the Client is first used with a Cache. newCore must not call it: two Clients that refer to each other would wait
-// for each other.
+// findSystemServers returns the operating system's servers that the Client queries, directly or through Exchangers.
+// Answers in the Cache become invalid when they change. It is called when the Client is first used with a Cache. newCore
+// must not call it: two Clients that refer to each other would wait for each other.
 func (c *core) findSystemServers() []*system.Servers {
 	f := systemServerFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitClient(c.servers)

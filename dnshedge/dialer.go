@@ -23,10 +23,10 @@ type Dialer interface {
 }
 
 // CompleteNames returns a Dialer that connects through d, and for which host names with a dot are complete: it adds the
-// final dot, so that resolvers do not append search domains of resolv.conf to them. Names without a dot are unchanged.
+// final dot, so that resolvers do not append search domains of resolv.conf to them. Names without a dot are unchanged. If
+// d is nil, it is a net.Dialer with Go's own resolver, which asks DNS and /etc/hosts only.
 //
-// Nil: a net.Dialer with Go's own resolver, which asks DNS and /etc/hosts only. For example, for the Transport base,
-// which comes from http.DefaultTransport.Clone:
+// For example, for the Transport base, which comes from http.DefaultTransport.Clone:
 //
 //	base.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
 //
@@ -146,8 +146,8 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// A bootstrap is the mark in the context of a dial during which an upstream's name is resolved. It prevents a Client
-// from resolving the name through the same upstream.
+// A bootstrap is a value in the context of a dial to an upstream whose host is a name. By it, a Client notices that the
+// dial asks the Client itself for that name, and refuses. Otherwise the dial and the query would wait for each other.
 type bootstrap struct {
 	by   *dialConfig // identifies the Client that has the upstream
 	from *bootstrap  // the lookup of another upstream's name during which this lookup is made; nil: none

@@ -65,7 +65,7 @@ func newError(q *wire.Query, err error) error {
 	return &Error{Name: q.PresentationName(), Type: q.Type, Err: err}
 }
 
-// newNoAnswerError returns the *Error for the question q after the server s has failed with the error err.
+// newNoAnswerError returns the *Error for the question q, which the server s did not answer because of the error err.
 func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
 	return &Error{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(s), Err: toStatusError(s, err)}
 }

@@ -33,8 +33,9 @@ type Exchanger interface {
 
 var _ Exchanger = (*dns.Client)(nil)
 
-// callExchanger asks the Exchanger e, without hedging by nested Clients, and checks that the response belongs to q. It
-// returns an error if e fails or panics, returns no response, or returns a response that cannot be packed.
+// callExchanger asks the Exchanger e, and checks that the response belongs to q. If e is or contains a Client, that
+// Client sends no hedges for q. callExchanger returns an error if e fails or panics, returns no response, or returns a
+// response that cannot be packed.
 func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()

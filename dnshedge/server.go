@@ -226,7 +226,8 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 	return handledMessage{Query: &own, core: core}
 }
 
-// admitQuery calls Admit. It returns Ignore if Admit panics, and logs the panic.
+// admitQuery asks the function Admit how to handle a query of the client with the address from. If Admit panics, it logs
+// the panic and returns Ignore.
 func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	defer func() {
 		if p := recover(); p != nil {

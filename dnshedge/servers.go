@@ -66,8 +66,8 @@ func (s *clientServers) systemServers(servers []system.Server) (group.Servers, e
 	return s.acquireServers(ups, group.UseForQuestions)
 }
 
-// systemUpstream converts a DNS server of the operating system to an Upstream, over UDP, or over TCP if the system's
-// configuration demands that.
+// systemUpstream converts a DNS server of the operating system to an Upstream. It uses UDP, or TCP if the system's
+// configuration demands that (the option use-vc of resolv.conf).
 func systemUpstream(server system.Server) Upstream {
 	if server.Stream {
 		return Upstream{Net: streamNet, Addr: server.Addr}
@@ -160,7 +160,8 @@ type systemError struct {
 func (e *systemError) Error() string { return fmt.Sprintf("dnshedge: %s: %v", e.from, e.err) }
 func (e *systemError) Unwrap() error { return e.err }
 
-// isStrict reports whether the servers are queried in their given order (OrderStrict).
+// isStrict reports whether the servers are queried in their given order (OrderStrict), and not in the order of their
+// round trip times.
 func (s *clientServers) isStrict() bool {
 	switch s.order {
 	case OrderStrict:
@@ -233,8 +234,8 @@ const (
 	maxConnEndRepeats = 8 // limit of repetitions of a question that may have ended a connection
 )
 
-// waitForDuration waits for the duration d and then returns true. It returns false when ctx ends. It also returns
-// false, at once, if the deadline of ctx is earlier than the end of d.
+// waitForDuration waits for the duration d and then returns true. It returns false as soon as ctx ends. If the deadline
+// of ctx is earlier than the end of the wait, it returns false at once.
 func waitForDuration(ctx context.Context, d time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= d {
 		return false
@@ -338,8 +339,8 @@ func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group
 	}
 }
 
-// A queryTier is a group of servers that is queried only when the servers of the preceding tiers have failed or are
-// late.
+// A queryTier is one of several groups of servers that are queried one after the other: each only when the groups before
+// it have failed or are late.
 type queryTier struct {
 	group      group.Servers
 	isFallback bool
@@ -635,7 +636,8 @@ func (s *clientServers) deniesNamesBelow(q question, r *result) bool {
 	return nothing
 }
 
-// resolveByExchanger sends q to the Exchanger e, applies the rebinding filter to the response, and returns the result.
+// resolveByExchanger sends q to the Exchanger e, removes private addresses from the response if the Client has a
+// RebindFilter, and returns the result.
 func (s *clientServers) resolveByExchanger(ctx context.Context, q question, e Exchanger) *result {
 	answer, err := callExchanger(ctx, q.Query, e)
 	if err == nil {

@@ -69,7 +69,7 @@ type tracer struct {
 	log   *ops.Log
 }
 
-// callGuarded calls f, and logs its panic.
+// callGuarded calls f, a function of the user's Trace. If f panics, it recovers and logs the panic.
 func (t *tracer) callGuarded(f func()) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -68,8 +68,9 @@ const (
 	trustAD = "trust-ad" // as in resolv.conf
 )
 
-// joinSchemeNames lists the names of the schemes for which has returns true, for an error message: "udp, tcp or tls".
-// suffix follows each name, and conjunction precedes the last name.
+// joinSchemeNames lists the names of the transport schemes for which has returns true, for an error message. suffix
+// follows each name, and conjunction precedes the last name. With the conjunction "or", the result is like "udp, tcp or
+// tls".
 func joinSchemeNames(suffix, conjunction string, has func(transport.Scheme) bool) string {
 	var names []string
 	for _, s := range transport.Schemes() {
@@ -147,8 +148,9 @@ func parseAddress(s string) (Upstream, error) {
 	return Upstream{Net: defaultNet, Addr: ap.String()}, nil
 }
 
-// parseFragment parses the part of an upstream's address after the #, and stores the certificate's name and the options
-// in u. hasFragment is false if there is no #. scheme is the scheme of the address.
+// parseFragment parses the part of an upstream's address after the #, such as "dns.example;post". It stores the
+// certificate's name and the options in u. hasFragment is false if the address has no #. scheme is the scheme of the
+// address.
 func (u *Upstream) parseFragment(fragment string, hasFragment bool, scheme transport.Scheme) error {
 	name, options, more := strings.Cut(fragment, ";")
 	u.ServerName = name

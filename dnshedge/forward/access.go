@@ -45,7 +45,8 @@ func LocalNetworks() (l AccessList) {
 	return l
 }
 
-// validate returns an error that names the first network that contains no client, or nil.
+// validate returns an error that names the first element that is no network of IPv4 or IPv6 addresses, or nil. An IPv4
+// network in IPv6 form is an error, because it would contain no client.
 func (l AccessList) validate() error {
 	for _, p := range l {
 		if !p.IsValid() || p.Addr().Is4In6() {

@@ -43,8 +43,8 @@ func newClientParts(c *dnshedge.Client) clientParts {
 	return parts
 }
 
-// stateStores returns the parts that have state to save, by the name of the file for their state. file is the name of
-// the file for the Client, and the beginning of the other names.
+// stateStores returns the parts whose state is saved, by the name of the file for it. file is the name of the file for
+// the Client. The other names consist of file and an ending, such as ".upstreams".
 func (c clientParts) stateStores(file string) map[string]stateStore {
 	all := map[string]stateStore{file: c.client}
 	if c.resolver != nil {

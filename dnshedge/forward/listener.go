@@ -100,7 +100,8 @@ func (c *clientLimiter) remove(ip netip.Addr) {
 	}
 }
 
-// A limitedConn is an accepted connection that counts against the connection limits until it is closed.
+// A limitedConn is an accepted TCP connection of a client. It counts against the limits of open connections until it is
+// closed, and limits the time of each Write.
 type limitedConn struct {
 	*net.TCPConn
 	conns               *clientLimiter // counts the connection
@@ -142,7 +143,8 @@ func (c *limitedConn) SetWriteDeadline(t time.Time) error {
 	return c.TCPConn.SetWriteDeadline(t)
 }
 
-// Write writes b. After an error all further calls fail, because package tls would write again.
+// Write writes b. After an error all further calls fail at once, because package tls would write again, and wait until
+// another deadline.
 func (c *limitedConn) Write(b []byte) (int, error) {
 	if c.writeFailed.Load() {
 		return 0, net.ErrClosed

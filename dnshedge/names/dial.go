@@ -227,8 +227,8 @@ type connTracking struct {
 	once   sync.Once
 }
 
-// trackConn registers the connection c to the address ip as a connection of hosts, until it is closed. It returns a
-// wrapper whose Close ends the tracking. The caller must hold mu.
+// trackConn registers the connection c to the address ip with the hosts that use it. While it is open, the hosts are
+// looked up again, and Drain can close it. It returns a wrapper of c, whose Close ends that. The caller must hold mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	t := &connTracking{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
@@ -292,7 +292,7 @@ func (t *connTracking) recordClosed() {
 // the record of a connection.
 func (t *connTracking) getTracking() *connTracking { return t }
 
-// A conn is a connection, neither a *net.TCPConn nor a *net.UDPConn, that its hosts know of until it is closed
+// A conn is a connection, neither a *net.TCPConn nor a *net.UDPConn, that its hosts record until it is closed
 // (connTracking).
 type conn struct {
 	net.Conn

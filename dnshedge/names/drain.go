@@ -154,9 +154,9 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable prepares the body for sending the request again, and reports whether that is possible. It is
-// possible if err is the error of net/http for a body that cannot be read again (cannotRewind), and the body has not
-// been read. b then no longer reads or closes the original body, which the next attempt uses.
+// resetIfRetryable reports whether a request that failed with err can be sent again with the same original body. That is
+// so if err is net/http's error for a body that cannot be read again (cannotRewind), and the body has not been read. It
+// then detaches b from the original body, for which the next attempt needs a new retryableBody.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false

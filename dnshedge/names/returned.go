@@ -16,7 +16,8 @@ type returnedAddresses struct {
 	shared atomic.Int64           // number of addresses with several hosts; read without a lock
 }
 
-// hostContextKey is the context key under which Drain stores the host of a request, for the dial of a connection.
+// hostContextKey is the context key under which Drain stores the host of a request. The dial of a connection finds the
+// host there if the address of the request belongs to several hosts.
 type hostContextKey struct{}
 
 // addHost records that LookupNetIP has returned the address ip for the host h. Eight hosts are stored for an address

@@ -163,11 +163,13 @@ func (c *upstreamConn) watchSilence() *silenceWatch {
 }
 
 func (w *silenceWatch) startTimer() {
-	w.timer.Store(time.AfterFunc(w.conn.silenceTimeout()/2, w.check))
+	w.timer.Store(time.AfterFunc(w.conn.silenceTimeout()/2, w.checkSilence))
 }
 
-// check ends the connection if it is dead, and otherwise sends a probe if nothing has arrived since the last check.
-func (w *silenceWatch) check() {
+// checkSilence ends the connection if it is dead: if nothing has arrived over two calls, although a query or probe was
+// sent. Otherwise, if nothing has arrived since the last call, it sends a probe. It starts the timer for the next call,
+// after half of the silenceTimeout.
+func (w *silenceWatch) checkSilence() {
 	now := w.conn.ConnectionStats().PacketsReceived
 	silent := now == w.received
 	w.received = now
@@ -239,7 +241,8 @@ func (c connectedSocket) SetWriteBuffer(int) error { return nil }
 // errPort53 is the error of DNS over QUIC at the port of DNS over UDP (RFC 9250 §4.1.1).
 var errPort53 = errors.New("dnshedge/quic: DNS over QUIC must not use port 53")
 
-// checkPort returns errPort53 if the address, a host and port, has that port.
+// checkPort returns an error if address is not a host and port. It also returns an error for the port 53, which DNS over
+// QUIC must not use (RFC 9250 §4.1.1).
 func checkPort(address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil && (port == "53" || port == "domain") {

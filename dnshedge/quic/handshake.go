@@ -22,7 +22,8 @@ const (
 	maxClientHandshakes = 16
 )
 
-// A handshake is the state of a connection that package quic-go has not passed to Accept yet.
+// A handshake is the state of a client's connection during the handshake, until package quic-go passes the connection to
+// Accept.
 type handshake struct {
 	end    func()              // records that the handshake has ended
 	client *forward.ClientConn // nil: the address of the client was not validated when the handshake began

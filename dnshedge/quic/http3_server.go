@@ -18,8 +18,8 @@ const (
 	maxRequests = 100 // requests of a connection in flight; a client may expect that many (RFC 9114 §6.1)
 )
 
-// serveHTTP3 answers the requests of a connection, until it ends. At most maxRequests are answered at a time. That includes
-// requests that the client has cancelled.
+// serveHTTP3 answers the HTTP/3 requests of a connection, until the connection ends. At most maxRequests are answered at
+// a time. That includes requests that the client has cancelled.
 //
 // The deadlines of a stream begin before its header is read, because package http3 has no time limits.
 func (c *serverConn) serveHTTP3() {
@@ -63,7 +63,8 @@ func (c *serverConn) serveHTTP3() {
 	}
 }
 
-// answerRequest answers a request for DNS over HTTPS, whose header has been read. Its path may be any.
+// answerRequest answers an HTTP/3 request with any path; only /dns-query leads to a DNS response. It responds with 403 if
+// the client is not in the access list.
 func (c *serverConn) answerRequest(w http.ResponseWriter, r *http.Request) {
 	c.unusedTimer.Reset(unusedTime)
 	if !c.listener.handler.IsAllowed(c.RemoteAddr()) { // the address may have changed (RFC 9000 §9)

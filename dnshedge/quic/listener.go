@@ -117,7 +117,7 @@ func (l *Listener) Addr() net.Addr { return l.socket.LocalAddr() }
 // Serve answers the queries on all connections with h, until Shutdown is called. It then returns
 // dnshedge.ErrServerClosed. A forward.Forwarder calls it once.
 func (l *Listener) Serve(h *forward.QueryHandler) error {
-	inner, err := l.start(h)
+	inner, err := l.startListening(h)
 	if err != nil {
 		return err
 	}
@@ -133,8 +133,9 @@ func (l *Listener) Serve(h *forward.QueryHandler) error {
 	}
 }
 
-// start makes the listener accept connections, whose queries h answers.
-func (l *Listener) start(h *forward.QueryHandler) (*quicgo.Listener, error) {
+// startListening makes the listener accept connections, whose queries h answers. It returns dnshedge.ErrServerClosed
+// after Shutdown was called.
+func (l *Listener) startListening(h *forward.QueryHandler) (*quicgo.Listener, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closing {
@@ -284,7 +285,7 @@ func (c *serverConn) endQuery() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.inFlight--; c.inFlight == 0 && c.draining {
-		go c.finish(time.Now())
+		go c.closeAfterResponse(time.Now())
 	}
 }
 
@@ -309,7 +310,7 @@ func (c *serverConn) closeToFreeSlot(inUse bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.draining = true
-	go c.finish(c.lastAnswer)
+	go c.closeAfterResponse(c.lastAnswer)
 }
 
 // drain makes the connection refuse new queries, and close when its present queries are answered. Further calls have no
@@ -318,15 +319,15 @@ func (c *serverConn) drain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.draining && c.inFlight == 0 {
-		go c.finish(time.Now())
+		go c.closeAfterResponse(time.Now())
 	}
 	c.draining = true
 }
 
-// finish closes the connection when the client has had time to receive the last response, which was written at the time
-// written. Package quic-go does not tell when that is so, and discards data that is not acknowledged when a connection is
-// closed.
-func (c *serverConn) finish(written time.Time) {
+// closeAfterResponse closes the connection when the client has had time to receive the last response: three round trips
+// after the time written, but between 100 ms and a second. Package quic-go does not tell whether data has arrived, and
+// discards data that is not acknowledged when a connection is closed.
+func (c *serverConn) closeAfterResponse(written time.Time) {
 	needed := min(max(3*c.ConnectionStats().SmoothedRTT, 100*time.Millisecond), time.Second)
 	t := time.NewTimer(time.Until(written.Add(needed)))
 	defer t.Stop()
