@@ -519,8 +519,9 @@ func (x *Exchange) switchServer(n, server int) (earlier int) {
 	return x.selection.recordQuery(server, now)
 }
 
-// hasOtherAttempts reports whether any attempt besides the last permitted one is running. If none is, the exchange has
-// failed, and the last attempt must not continue after a failure. Only the last attempt may call it.
+// hasOtherAttempts reports whether any attempt besides the last permitted one is running. Only the last attempt may
+// call it, after a failure. If the result is false, all other attempts have failed, and the last attempt must end as
+// well.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -586,10 +587,10 @@ func (x *Exchange) refundFailovers() {
 
 // replaceFailedServer selects another server for attempt n, after the same server has failed again. It returns the
 // index of a server that has sent no failure response, and the number of earlier queries to it. The query costs a
-// token.
+// token. The caller must hold mu.
 //
-// earlierFailures is the number of earlier failure responses of the failed server. ok is false if it is 0, attempt n is
-// the primary, no server remains, or no budget permits the query. The caller must hold mu.
+// earlierFailures is the number of earlier failure responses of the failed server. ok is false if that number is 0,
+// attempt n is the primary, no server remains, or no budget permits the query.
 func (x *Exchange) replaceFailedServer(n, earlierFailures int) (server, earlier int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false

@@ -104,8 +104,8 @@ const rejectionLifetime = time.Minute
 // DNS response since its last rejection.
 type rejectionSpan struct{ first, last time.Time } // zero: there are none
 
-// recordRejection records that the server has just refused or closed a connection, or asked for less load by HTTP status
-// 429 or 503. The response code REFUSED is not a rejection.
+// recordRejection records that the server has just refused or closed a connection, or asked for less load by HTTP
+// status 429 or 503. The response code REFUSED is not a rejection.
 func (h *health) recordRejection() {
 	now := time.Now()
 	h.mu.Lock()

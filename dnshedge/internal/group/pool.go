@@ -238,7 +238,8 @@ type Hedging struct {
 	MaxDelay      time.Duration // longest slow delay
 }
 
-// PolicyConfig returns the configuration for the policy engine that holds the latency keys of the servers.
+// PolicyConfig returns the configuration of the policy engine, which learns latencies and admits hedges. The engine has
+// a latency key for each server.
 func (h *Hedging) PolicyConfig() policy.Config {
 	share := budgetMargin * h.Share // a server's bucket enforces the share itself
 	return policy.Config{

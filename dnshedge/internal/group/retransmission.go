@@ -37,8 +37,8 @@ type retransmissionTimer struct {
 	isLastAttempt  bool          // exactly one further attempt is permitted
 }
 
-// presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due. The result may
-// change with each response, hedge and failure.
+// presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due. The
+// result may change with each response, hedge and failure.
 //
 // The wait is one retransmission timeout of the queried server, doubled for each earlier retransmission. If only one
 // further attempt is permitted, it is at least minLastAttemptTimeout. If hedges were sent after the query, the loss

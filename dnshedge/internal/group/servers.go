@@ -74,8 +74,8 @@ func (s *Server) preferenceRank(q *wire.Query) int {
 	return int(math.Log(max(srtt, 1e5)) / math.Log(1.3))
 }
 
-// SortDownLast returns the servers in the same order, except that servers that are down follow all others. g is not
-// changed.
+// SortDownLast returns the servers in the same order, except that servers that are down follow all others. A server is
+// down if it leaves queries unanswered, or responds with failures, and has failed a probe as well. g is not changed.
 func (g Servers) SortDownLast() Servers {
 	up := make(Servers, 0, len(g))
 	var down Servers
