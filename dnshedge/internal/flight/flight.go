@@ -1,8 +1,8 @@
 // Package flight lets callers that need the same result share one running operation (single flight).
 //
-// A [Group] has the running operations of one kind by key. A caller joins the operation with its key, or starts one, and
-// then waits for [Flight.Done]. A caller that waits no longer is removed. When the last caller is removed before the end,
-// the operation can be canceled.
+// A [Group] has the running operations of one kind by key. A caller joins the operation with its key, or starts one,
+// and then waits for [Flight.Done]. A caller that waits no longer is removed. When the last caller is removed before
+// the end, the operation can be canceled.
 //
 // The package has no lock. Before a caller joins, its users check more than the key, for example that no two operations
 // wait for each other. So each user has a mutex, which guards its Groups and their Flights.

@@ -81,8 +81,8 @@ type FamilyResult struct {
 	At     time.Time // when the query ended
 }
 
-// QueryBothFamilies runs query for the types A and AAAA at the same time, and returns a channel that receives both results.
-// The function sets Addrs or Err in r.
+// QueryBothFamilies runs query for the types A and AAAA at the same time, and returns a channel that receives both
+// results. The function sets Addrs or Err in r.
 func QueryBothFamilies(query func(typ uint16, r *FamilyResult)) <-chan *FamilyResult {
 	results := make(chan *FamilyResult, 2)
 	for family, typ := range [...]uint16{dns.TypeA, dns.TypeAAAA} {

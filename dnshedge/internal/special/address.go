@@ -11,8 +11,8 @@ var (
 	network6to4  = netip.MustParsePrefix("2002::/16")    // RFC 3056 §2: after the prefix
 )
 
-// EmbeddedIPv4 returns the IPv4 address that ip embeds: in an IPv4-mapped address, or by NAT64 or 6to4. It returns ip if
-// there is none.
+// EmbeddedIPv4 returns the IPv4 address that ip embeds: in an IPv4-mapped address, or by NAT64 or 6to4. It returns ip
+// if there is none.
 func EmbeddedIPv4(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap()
 	b := ip.As16()
@@ -31,8 +31,8 @@ var IPv4CompatibleNetwork = netip.MustParsePrefix("::/96")
 // ProtocolNetwork is assigned to protocols (RFC 6890). A cloud has its metadata service at 192.0.0.192.
 var ProtocolNetwork = netip.MustParsePrefix("192.0.0.0/24")
 
-// publicProtocolAddresses are the addresses of ProtocolNetwork that are no private hosts: anycast addresses (RFC 7723, RFC
-// 8155), and those of ipv4only.arpa (RFC 7050).
+// publicProtocolAddresses are the addresses of ProtocolNetwork that are no private hosts: anycast addresses (RFC 7723,
+// RFC 8155), and those of ipv4only.arpa (RFC 7050).
 var publicProtocolAddresses = [...]netip.Addr{
 	netip.MustParseAddr("192.0.0.9"), netip.MustParseAddr("192.0.0.10"), netip.MustParseAddr("192.0.0.170"), netip.MustParseAddr("192.0.0.171"),
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A SearchDomains is the search list of a resolv.conf file: the domains that Go's resolver appends to names. The file is
-// read again five seconds after it was last read. A SearchDomains is safe for concurrent use.
+// A SearchDomains is the search list of a resolv.conf file: the domains that Go's resolver appends to names. The file
+// is read again five seconds after it was last read. A SearchDomains is safe for concurrent use.
 type SearchDomains struct {
 	path string // the file; empty: there is none, and no search domain
 
@@ -21,8 +21,8 @@ type SearchDomains struct {
 	domains map[string]struct{}
 }
 
-// NewSearchDomains returns the search domains in the file at path. If path is empty, it is the file of the system, which
-// Windows does not have.
+// NewSearchDomains returns the search domains in the file at path. If path is empty, it is the file of the system,
+// which Windows does not have.
 func NewSearchDomains(path string) *SearchDomains {
 	return &SearchDomains{path: cmp.Or(path, systemConf)}
 }
@@ -40,8 +40,8 @@ func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	return n > 0 && n < len(q.Name)
 }
 
-// readSearchDomains returns the search domains in the file at path, by domain.ParseKey. If the file lists none or cannot
-// be read, it returns the domain of this machine's host name, as Go's resolver does.
+// readSearchDomains returns the search domains in the file at path, by domain.ParseKey. If the file lists none or
+// cannot be read, it returns the domain of this machine's host name, as Go's resolver does.
 func readSearchDomains(path string) map[string]struct{} {
 	if path == "" {
 		return nil

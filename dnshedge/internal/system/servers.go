@@ -186,8 +186,9 @@ func (f *Servers) refreshState(k systemState) {
 	f.reading = nil
 }
 
-// readSystemServers reads the servers of the operating system into k. It returns true if the file must not be read
-// instead: the system has servers for all names, or it fails now after an earlier success.
+// readSystemServers reads the servers of the operating system into k. It returns true if k must be used as it is,
+// without reading the file. That is the case if the system has servers for all names. It is also the case if the system
+// fails now after an earlier success.
 //
 // After such a failure the system is probably busy. Servers in the file must then not get names that only some of the
 // system's servers know.

@@ -254,8 +254,8 @@ func (c *connection) releaseID(id uint16) {
 	}
 }
 
-// recordQueryEnd records that a caller no longer waits for a query on the connection, because the query has ended. After
-// the last query, it starts the idle timer. The caller must hold mu.
+// recordQueryEnd records that a caller no longer waits for a query on the connection, because the query has ended.
+// After the last query, it starts the idle timer. The caller must hold mu.
 func (c *connection) recordQueryEnd() {
 	if c.liveCount--; c.liveCount == 0 {
 		c.stallTimer.Stop()

@@ -73,8 +73,8 @@ func statusError(resp *http.Response) error {
 	return NewStatusError(resp.StatusCode, parseRetryAfter(resp.Header.Get("Retry-After"), time.Now()))
 }
 
-// NewStatusError returns the error for a response with the HTTP status code, which is not 200. It is a *PushbackError for
-// the codes 429 and 503, and a StatusError for all others. pause is the wait that the response asks for.
+// NewStatusError returns the error for a response with the HTTP status code, which is not 200. It is a *PushbackError
+// for the codes 429 and 503, and a StatusError for all others. pause is the wait that the response asks for.
 func NewStatusError(code int, pause time.Duration) error {
 	status := StatusError(code)
 	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
@@ -781,8 +781,8 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// wasClosedByServerSince reports whether the server has closed or reset a connection of h since start. The errors of requests do not
-// always show this, because net/http closes a connection on which one request has failed.
+// wasClosedByServerSince reports whether the server has closed or reset a connection of h since start. The errors of
+// requests do not always show this, because net/http closes a connection on which one request has failed.
 func (h *httpConn) wasClosedByServerSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

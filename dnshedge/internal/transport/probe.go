@@ -36,8 +36,10 @@ func (p *probePolicy) areProbesDisabled() bool {
 }
 
 // poolIndex returns the index of the connection pool for q. It is 0 for the first query of a question, and 1 for
-// repetitions. A probe uses the pool for probes (probePool) while probes over the connections of other queries are
-// disabled. n is the number of earlier queries with the same question.
+// repetitions. n is the number of earlier queries with the same question.
+//
+// A query for the NS records of the root may be a probe, which shows whether a connection works. While probes on shared
+// connections are disabled, it uses a pool of its own (probePool).
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	if isProbeQuestion(q) && p.areProbesDisabled() {
 		return probePool

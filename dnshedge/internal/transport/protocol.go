@@ -44,8 +44,8 @@ func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn
 	registerScheme(s, func(c Config) sender { return newProtocolTransport(c, dial) })
 }
 
-// A protocolTransport sends queries over a protocol of another module. The queries of a pool share its connections. There
-// is a pool for first queries and one for repetitions, which hedges use.
+// A protocolTransport sends queries over a protocol of another module. The queries of a pool share its connections.
+// There is a pool for first queries and one for repetitions, which hedges use.
 type protocolTransport struct {
 	Config
 	dial           func(context.Context, *Config) (MessageConn, error)
@@ -370,8 +370,8 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *pooledMessageC
 	return nil, contextCause(ctx)
 }
 
-// fetchAnswer sends q over c, returns the response, and releases c. The error is a connectionError if the connection has
-// ended, or if the server has ended the exchange without a response.
+// fetchAnswer sends q over c, returns the response, and releases c. The error is a connectionError if the connection
+// has ended, or if the server has ended the exchange without a response.
 func (p *protocolTransport) fetchAnswer(ctx context.Context, c *pooledMessageConn, q *wire.Query) (*wire.Answer, error) {
 	p.Owner.RecordQuery()
 	start := time.Now()

@@ -262,8 +262,8 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endWith implements endListener. It is called when the query's context ends, and makes a pending read of the
-// query's own socket return with a timeout. The errors of the context are not needed.
+// endWith implements endListener. It is called when the query's context ends, and ends a pending read of the query's
+// own socket, which then returns a timeout. It ignores the errors of the context.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // writeQuery writes the query to the socket c, and stores the time at which it did so in the field sent.

@@ -20,7 +20,8 @@ func (q *Query) WithName(name string) *Query {
 // ok is false in these cases:
 //   - there is no CNAME record;
 //   - the response has records of the question's type, or an SOA record for the target (RFC 2308 §2.2);
-//   - the server is recursive (RA), and has followed the CNAME records itself. Its response without an SOA record means that the target has no records (NODATA of type 3).
+//   - the server is recursive (RA), and has followed the CNAME records itself. Its response without an SOA record means
+//     that the target has no records (NODATA of type 3).
 func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 || a.packed[3]&flagRA != 0 {
 		return "", false

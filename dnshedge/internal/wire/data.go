@@ -24,9 +24,9 @@ type dataLayout struct {
 	more    bool // further data may follow
 }
 
-// dataLayouts holds the layout of each record type whose data is always checked. These are addresses, and types whose data
-// may contain compressed names (RFC 1035 §3.3, RFC 3597 §4). Package dns accepts truncated data of these types, and
-// writes different data for it.
+// dataLayouts holds the layout of each record type whose data is always checked. These are addresses, and types whose
+// data may contain compressed names (RFC 1035 §3.3, RFC 3597 §4). Package dns accepts truncated data of these types,
+// and writes different data for it.
 var dataLayouts = map[uint16]dataLayout{
 	dns.TypeA: {before: 4}, dns.TypeAAAA: {before: 16}, dns.TypeOPT: {more: true},
 	dns.TypeNS: {names: 1}, dns.TypeMD: {names: 1}, dns.TypeMF: {names: 1}, dns.TypeCNAME: {names: 1}, dns.TypeMB: {names: 1},
@@ -80,7 +80,8 @@ func isLossy(b []byte, r messageRecord) bool {
 	return !bytes.Equal(buf[owner:end], r.data)
 }
 
-// maxPrefixListLength is the maximum length of the data of an APL record that is not treated as a record of unknown type.
+// maxPrefixListLength is the maximum length of the data of an APL record that is not treated as a record of unknown
+// type.
 const maxPrefixListLength = 4 << 10
 
 // requiredFields holds the first fields of record data, by type. Package dns reads missing fields as zero bytes. It

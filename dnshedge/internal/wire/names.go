@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// A nameIDTable assigns IDs to the names of one message, so that names can be compared quickly. Two names have the same ID
-// if they are equal, ignoring case.
+// A nameIDTable assigns IDs to the names of one message, so that names can be compared quickly. Two names have the same
+// ID if they are equal, ignoring case.
 //
 // Each label is read once, however many names refer to it by compression pointers. So the work is linear in the length
 // of the message.

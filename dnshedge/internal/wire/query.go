@@ -143,8 +143,8 @@ func checkRecords(m *dns.Msg) error {
 	return err
 }
 
-// NewAuthoritativeQuery returns a query for authoritative servers: its class is IN, and RD and AD are cleared. name must be
-// absolute, in presentation format. do and cd set the flags DO and CD. It returns an error if name is invalid.
+// NewAuthoritativeQuery returns a query for authoritative servers: its class is IN, and RD and AD are cleared. name
+// must be absolute, in presentation format. do and cd set the flags DO and CD. It returns an error if name is invalid.
 func NewAuthoritativeQuery(name string, typ uint16, do, cd bool) (*Query, error) {
 	var buf [MaxName]byte
 	n, err := packName(buf[:], name)
@@ -354,8 +354,8 @@ func (r *messageRecord) isSignature() bool {
 	return r.typ == dns.TypeTSIG || r.typ == dns.TypeSIG && r.section == additional && (len(r.data) < 2 || r.data[0]|r.data[1] == 0)
 }
 
-// IsQuestionType reports whether t may be the type of a question. It returns true for data types and ANY. It returns false for
-// OPT and the other types from 128 to 255 (RFC 6895 §3.1), for example zone transfers and TSIG.
+// IsQuestionType reports whether t may be the type of a question. It returns true for data types and ANY. It returns
+// false for OPT and the other types from 128 to 255 (RFC 6895 §3.1), for example zone transfers and TSIG.
 func IsQuestionType(t uint16) bool {
 	return t == dns.TypeANY || t != dns.TypeOPT && (t < 128 || t > 255)
 }

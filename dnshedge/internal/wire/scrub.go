@@ -11,9 +11,9 @@ const (
 	maxAliasTargets = 4 * maxAliases // maximum number of alias targets that are examined for one response
 )
 
-// removeUnrelatedRecords removes records from the answer section of m that do not belong to the question (RFC 1034 §4.3.2). A
-// record belongs to it if its owner is the question's name, or a name to which the aliases of that name lead. DNAME
-// records that apply to these names belong to it as well.
+// removeUnrelatedRecords removes records from the answer section of m that do not belong to the question (RFC 1034
+// §4.3.2). A record belongs to it if its owner is the question's name, or a name to which the aliases of that name
+// lead. DNAME records that apply to these names belong to it as well.
 //
 // m must have been parsed from b. It returns true if it removed a record.
 func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
@@ -108,8 +108,8 @@ func isDNAME(rr dns.RR) bool {
 	return rr.Header().Rrtype == dns.TypeDNAME
 }
 
-// hasOnlyRelevantRecords reports whether all records in the answer section of m belong to the question. The owner of each record
-// must be the question's name or the target of an earlier CNAME record. checkStorable must have accepted m.
+// hasOnlyRelevantRecords reports whether all records in the answer section of m belong to the question. The owner of
+// each record must be the question's name or the target of an earlier CNAME record. checkStorable must have accepted m.
 func hasOnlyRelevantRecords(m []byte) bool {
 	plain := true
 	_ = walkRecords(m, func(r messageRecord) {

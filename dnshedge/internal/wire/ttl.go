@@ -147,12 +147,12 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 	}
 }
 
-// HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1). It is the lowest TTL in
-// the answer section, and at most the negative TTL of an SOA record in the authority section, which a negative answer has
-// (RFC 2308 §5).
+// HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1). It is the lowest TTL
+// in the answer section, and at most the negative TTL of an SOA record in the authority section, which a negative
+// answer has (RFC 2308 §5).
 //
-// It is 0 if b has neither, if b is malformed or truncated, if the response code is NXDOMAIN and there is no SOA record, or
-// if the response code is another failure.
+// It is 0 if b has neither, if b is malformed or truncated, if the response code is NXDOMAIN and there is no SOA
+// record, or if the response code is another failure.
 func HTTPMaxAge(b []byte) uint32 {
 	if len(b) < HeaderLen || b[2]&(flagTC>>8) != 0 || b[3]&15 != dns.RcodeSuccess && b[3]&15 != dns.RcodeNameError {
 		return 0

@@ -106,8 +106,8 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 }
 
 // An ownerNameCache caches the owner names of one message in presentation format. The key is the compression pointer by
-// which records refer to the name. So a long owner name of many records is converted only once. A nil ownerNameCache caches
-// nothing and may be used.
+// which records refer to the name. So a long owner name of many records is converted only once. A nil ownerNameCache
+// caches nothing and may be used.
 type ownerNameCache map[uint16]string
 
 // newOwnerNameCache returns an empty cache for the owner names of the message b. It returns nil, which caches nothing,
