@@ -58,7 +58,7 @@ func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
 	if t.planned == nil {
 		t.planAttempts()
 	}
-	if unsigned && t.next < len(t.planned)-1 && t.planned[t.next].isWithoutCD() {
+	if unsigned && t.next < len(t.planned)-1 && t.planned[t.next].letsUpstreamValidate() {
 		t.next++
 	}
 	if t.next >= len(t.planned) {
@@ -76,9 +76,9 @@ func (t *upstreamPlan) shouldAvoidUnsigned() bool {
 	return t.core.avoided.hasWithoutDNSSEC.Load() && t.core.validator.ShouldValidate(t.question.name, t.question.qtype)
 }
 
-// isWithoutCD reports whether this is the attempt without CD, in which the upstream itself validates. The
-// Exchanger selects the upstream.
-func (t upstreamAttempt) isWithoutCD() bool { return t.address == "" && !t.cd }
+// letsUpstreamValidate reports whether this is the attempt in which the upstream itself validates, because the query
+// lacks the CD flag. The Exchanger selects the upstream.
+func (t upstreamAttempt) letsUpstreamValidate() bool { return t.address == "" && !t.cd }
 
 // planAttempts determines all attempts for the question. They usually are: the upstream that the Exchanger selects, with
 // CD and then without CD, and up to maxOtherUpstreams upstreams that are addressed directly.

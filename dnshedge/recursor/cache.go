@@ -316,11 +316,12 @@ func (c *cache) fillStats(s *observe.RecursorStats) {
 	s.Zones, s.RRsets, s.Bytes = c.zones, len(c.entries)-c.zones, c.bytes
 }
 
-// A zoneReferences counts the memory of the delegations that cache entries keep alive, directly or through a child
-// zone. The memory of a delegation with several references counts only once. cache.mu guards it.
+// A zoneReferences measures the memory of all delegations that cache entries keep alive, directly or through a child
+// zone. It counts the references to each delegation, so that the memory of a delegation counts only once. cache.mu
+// guards it.
 type zoneReferences map[*chain.Zone]*zoneReference
 
-// A zoneReference holds the memory of one delegation, and the number of references to the delegation.
+// A zoneReference holds the memory of one delegation, and the number of references that keep it alive.
 type zoneReference struct {
 	size int64 // estimated memory, in bytes
 	refs int   // number of references from cache entries and child zones
@@ -329,8 +330,8 @@ type zoneReference struct {
 // zoneReferenceSize is the estimated memory of a zoneReference and its map entry, in bytes.
 const zoneReferenceSize = 64
 
-// addReference records that one more cache entry refers to the delegation z. It returns the memory that this adds, in
-// bytes. It is 0 if z is nil or already has references.
+// addReference records that one more cache entry refers to the delegation z, which also keeps its parent zones alive.
+// It returns the memory that this adds, in bytes. It is 0 if z is nil or already has references.
 func (h zoneReferences) addReference(z *delegation) (added int64) {
 	for z != nil {
 		if old := h[z.chain]; old != nil {
@@ -345,8 +346,8 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 	return added
 }
 
-// removeReference records that one cache entry fewer refers to the delegation z. It returns the memory that this frees,
-// in bytes. It is 0 if z is nil or still has references.
+// removeReference records that one cache entry fewer refers to the delegation z. It returns the memory of z and its
+// parent zones that this frees, in bytes. It is 0 if z is nil or still has references.
 func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 	for z != nil {
 		kept := h[z.chain]

@@ -85,8 +85,8 @@ func (r *parsedResponse) agreesWith(o *parsedResponse) bool {
 // readResponse classifies the response m from a server of the zone z, and extracts the records that answer q. It
 // ignores all other records (scrubbing). now is the time of arrival.
 //
-// fullName is true if q has the full name, and false if its name is minimised (RFC 9156). A server may refuse only
-// minimised names. A failure code for a minimised name therefore results in kindMinimisedRefused.
+// fullName is false if the name of q is minimised (RFC 9156). A failure code then results in kindMinimisedRefused,
+// because a server may refuse only minimised names.
 func readResponse(m *dns.Msg, z *delegation, q question, fullName bool, now time.Time) *parsedResponse {
 	base := chain.Response{Zone: z.chain, Name: q.name, Type: q.qtype}
 	switch m.Rcode {

@@ -124,7 +124,7 @@ func extractAddresses(rrs []dns.RR) []netip.Addr {
 }
 
 // equalizeTTLs sets the TTL of each record to the lowest TTL in its RRset (RFC 2181 §5.2). All records must have the
-// same owner name. The signatures that cover one type count as one RRset.
+// same owner name. RRSIG records that cover different types count as different RRsets.
 func equalizeTTLs(rrs []dns.RR) {
 	type set struct{ typ, covered uint16 }
 	setOf := func(rr dns.RR) set {

@@ -97,10 +97,8 @@ func (c *Validator) checkKeys(w *validate.Validation, s *Response, now time.Time
 }
 
 // checkReferral verifies, on arrival, the DS records of a referral from z to the zone cut, or the proof that cut has no
-// DS records.
-//
-// r is the cache entry of z. It may be nil. Then checkReferral only checks that there are signatures, which cannot be
-// verified yet.
+// DS records. r is the cache entry of z. If it is nil, the keys of z are not known yet, and checkReferral only checks
+// that there are signatures.
 func (c *Validator) checkReferral(w *validate.Validation, z, cut *Zone, r *keyEntry, now time.Time) error {
 	evidence, err := cut.parseDSEvidence()
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
 )
 
-// A rootKeyStatus records for the statistics which root keys have trust anchors, and whether this machine's clock is
-// within the validity period of their signatures. It is safe for concurrent use.
+// A rootKeyStatus records observations of the root's keys for the statistics: which of them have a trust anchor, and
+// whether this machine's clock is right. The clock is right if it is within the validity period of the root's
+// signatures. A rootKeyStatus is safe for concurrent use.
 type rootKeyStatus struct {
 	mu           sync.Mutex    // guards the following fields
 	unknownTags  []uint16      // key tags of SEP keys without a trust anchor

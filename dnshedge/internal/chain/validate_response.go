@@ -72,11 +72,11 @@ func (c *Validator) ValidateResponse(ctx context.Context, b ValidationBudget, s 
 // setBogus sets the status to Bogus, with the reason why.
 func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
 
-// verifyResponseOrRenewKeys verifies the answer s with the keys in r, the cache entry of its zone, and sets its status. sets
-// are the RRsets of the answer and authority sections.
+// verifyResponseOrRenewKeys verifies the answer s with the keys in r, the cache entry of its zone, and sets its status.
+// sets are the RRsets of the answer and authority sections.
 //
-// If verification fails, the zone may have new keys. verifyResponseOrRenewKeys then queries the keys and verifies the answer
-// again. The errors are those of lookUpKeys.
+// If verification fails, the zone may have new keys. It then queries the keys, and verifies the answer again if they
+// have changed. The errors are those of lookUpKeys.
 func (c *Validator) verifyResponseOrRenewKeys(ctx context.Context, b ValidationBudget, s *Response, zone *Zone, r *keyEntry, sets [][]*validate.RRset) error {
 	keys := r.keys
 	err := c.verifyAndCacheProofs(s, b.Validation(), sets, keys, time.Now())
@@ -172,8 +172,8 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty, so that the response must prove a denial.
 func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
 
-// verifyAndCacheProofs verifies the answer s like verifyResponse. If the answer is secure, it also caches its NSEC,
-// NSEC3 and wildcard records. Answers to other questions can then be synthesized from them.
+// verifyAndCacheProofs does the work of verifyResponse for the answer s. If the answer is secure, it also caches its
+// NSEC, NSEC3 and wildcard records. Answers to other questions can then be synthesized from them.
 func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err

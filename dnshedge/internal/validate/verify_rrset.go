@@ -39,7 +39,7 @@ func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verification, err
 }
 
 // verifyRRset does the work of Verify: it verifies the signatures of the RRset s with the keys k. superfluous must be
-// true if the response does not need the RRset. The cost of the verification then counts as useless work (see
+// true if the response does not need the RRset. The cost then counts towards the lower limit for useless work (see
 // uselessWorkLimit).
 func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verification, error) {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
@@ -118,11 +118,12 @@ type signatureSearch struct {
 	reason      Reason // fault of the signature that has reached highestStage
 }
 
-// findRequiredSignatures searches for a valid signature of the RRset s by one of the keys of the zone of d. With
-// Policy.RequireAllAlgorithms, there must be one for each supported algorithm in d. It returns the signature that
-// expires first, and its key, or the reason why a signature is missing.
+// findRequiredSignatures searches for a valid signature of the RRset s by one of the keys of a zone. With
+// Policy.RequireAllAlgorithms, there must be one for each supported algorithm in d, the DS records of the zone. It
+// returns the signature that expires first, and its key, or the reason why a signature is missing.
 //
-// superfluous must be true if the response does not need the RRset. The cost then counts as useless work.
+// superfluous must be true if the response does not need the RRset. The cost then counts towards the lower limit for
+// useless work.
 func (w *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	if !w.Policy.RequireAllAlgorithms {
 		return w.findValidSignature(s, d.zone, keys, now, superfluous)
@@ -143,9 +144,10 @@ func (w *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, n
 }
 
 // findValidSignature searches for a valid signature of the RRset s by one of the keys of a zone. It returns the first
-// one and its key. If there is none, it returns the reason.
+// valid signature and its key. If there is none, it returns the reason.
 //
-// superfluous must be true if the response does not need the RRset. The cost then counts as useless work.
+// superfluous must be true if the response does not need the RRset. The cost then counts towards the lower limit for
+// useless work.
 func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
 	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
 	t.recordCheckFailure(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)

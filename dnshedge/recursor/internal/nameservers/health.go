@@ -88,9 +88,9 @@ type zoneServerHealth struct {
 	hasAnswered bool          // the server has answered a query about the zone
 }
 
-// recordUnansweredQuery counts a query about the zone that the server left unanswered. After backoffThreshold
-// unanswered queries in a row, other servers are preferred for a while (backoff). If the server has never answered for
-// the zone, one query suffices.
+// recordUnansweredQuery counts a query about the zone that the server left unanswered. After backoffThreshold such
+// queries in a row, the server is avoided for a while (backoff). If the server has never answered for the zone, one
+// query suffices.
 func (s *zoneServerHealth) recordUnansweredQuery(now time.Duration) {
 	s.unansweredCount = min(s.unansweredCount+1, backoffThreshold)
 	if s.unansweredCount == backoffThreshold || !s.hasAnswered {
@@ -173,8 +173,8 @@ type familyHealth struct {
 // familyBackoffThreshold zones, servers of the other family are preferred for familyBackoff. The same zone is not
 // counted twice in a row.
 //
-// hasAnsweredZone is true if the server has answered queries about the zone before. One zone may list many unresponsive
-// servers. Once any server has answered over the family, a zone therefore counts only if hasAnsweredZone is true.
+// hasAnsweredZone is true if the server has answered queries about the zone before. Once any server has answered over
+// the family, only these servers count, because a zone may list many unresponsive servers.
 func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasAnsweredZone bool) {
 	if y.hasAnswered && !hasAnsweredZone || zone == y.lastZone {
 		return

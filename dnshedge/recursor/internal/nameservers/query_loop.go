@@ -516,8 +516,9 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	return nil
 }
 
-// evaluateResponse returns nil if the Task accepts the response to the query q. Otherwise it returns the reason for the
-// rejection. It also records that the server of the candidate c is lame, or that it does not support EDNS.
+// evaluateResponse checks the response to the query q with Task.CheckResponse. It returns nil if the Task accepts the
+// response, and otherwise the reason for the rejection. It also records whether the server of the candidate c is lame,
+// and whether it supports EDNS.
 func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	switch {
 	case q.withoutEDNS || !isEDNSRejected(q.msg):

@@ -32,11 +32,11 @@ const (
 	unansweredNameTime = time.Minute     // time after which an unanswered name is ignored
 )
 
-// recordUnansweredName records, at the time now, that no server of the zone has answered the queries for a name. It may
-// start the backoff of the zone. answeredBefore is true if at least one of the servers has answered before.
+// recordUnansweredName records that no server of the zone has answered the queries for a name at the time now. It may
+// start the backoff of the zone, in which the zone is not queried.
 //
-// If it is false, the backoff starts at once. Otherwise it starts with the second name, because a working server may
-// drop the queries for a single name.
+// answeredBefore is true if at least one of the servers has answered before. The backoff then starts only with the
+// second name, because a working server may drop the queries for a single name. Otherwise it starts at once.
 func (r *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now time.Duration) {
 	if !answeredBefore || r.name != "" && r.name != name && now-r.unansweredAt < unansweredNameTime {
 		r.avoidUntil = now + zoneBackoffTime
