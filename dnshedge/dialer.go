@@ -192,9 +192,9 @@ func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	return t
 }
 
-// pinCertificate makes handshakes with the configuration t fail unless the server has one of the public keys. In a
-// verified chain the keys of all certificates count. Without verification only the key of the first certificate counts,
-// because the server has not proven that it has the others.
+// pinCertificate makes handshakes with the configuration t fail unless the server has a pinned public key. keys lists the
+// hashes of these keys, as Upstream.Pins does. In a verified chain the keys of all certificates count. Without
+// verification only the key of the first certificate counts, because the server has not proven that it has the others.
 func pinCertificate(t *tls.Config, keys []string) {
 	if _, err := netip.ParseAddr(t.ServerName); err == nil {
 		t.InsecureSkipVerify = true // the pin identifies the server

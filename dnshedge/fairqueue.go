@@ -43,7 +43,7 @@ type subqueue struct {
 	n           int
 }
 
-// removeQuery removes the entry p from the list, which must contain it.
+// removeQuery removes p, the entry of a waiting query, from the linked list of this subqueue, which must contain it.
 func (l *subqueue) removeQuery(p *queuedQuery) {
 	if p.prev == nil {
 		l.first = p.next

@@ -19,8 +19,8 @@ const (
 // may still be answered. A field that is zero has its default. The zero value suits most programs.
 //
 // Two delays are learned for each upstream. The loss delay is the usual time of an answer that the server has in its
-// cache, plus a margin: after that a packet is probably lost. The slow delay is the time after which the budget can
-// hedge all outstanding answers.
+// cache, plus a margin: after that a packet is probably lost. The slow delay is so long that the budget suffices to
+// hedge every question that is still unanswered then.
 //
 // A hedge starts after the longer delay. Earlier it would be useless, or the budget would be too small.
 //

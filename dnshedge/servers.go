@@ -264,9 +264,9 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question
 	}
 }
 
-// resolveWithVersion queries the operating system's servers. It cancels the exchange when the system has other servers,
-// so that its method Version no longer returns version. If explore is true, any server may be queried first, to measure
-// its latency.
+// resolveWithVersion queries the operating system's servers. version is the number of their present list
+// (system.Servers.Version). As soon as that number changes, because the system has other servers, the exchange is
+// cancelled. If explore is true, any server may be queried first, to measure its latency.
 func (s *clientServers) resolveWithVersion(ctx context.Context, q question, explore bool, version uint64) *result {
 	var mine transport.InlineContext
 	mine.Begin(ctx, 0)
@@ -546,9 +546,9 @@ func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate watches the first tier, whose exchange is x with the context ctx. It calls next, which queries
-// the later tiers, if the first tier is down or has used its share of the time. It does so, too, if all servers of the
-// tier have failed and the second tier is no fallback.
+// startNextTierWhenLate watches the first of the tiers, groups of servers that are queried one after the other. Its
+// exchange is x, with the context ctx. next queries the later tiers. It is called if the first tier is down or has used
+// its share of the time. It is also called if all servers of the tier have failed and the second tier is no fallback.
 //
 // next returns true if a later tier has an answer. Then startNextTierWhenLate calls overtake, which must end the exchange
 // with the first tier. Before that it waits for a while if the first tier may still answer. next and overtake run in

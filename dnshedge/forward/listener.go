@@ -136,8 +136,9 @@ func (c *limitedConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// SetWriteDeadline sets the deadline for writing. Without a deadline (zero), each Write may take 2 * idleTime. net/http
-// sets none while it reads a request, but TLS writes then, too, in answer to a KeyUpdate (RFC 8446 §4.6.3).
+// SetWriteDeadline sets the deadline for writing. Without a deadline (zero), each Write may take 20 s (2 * idleTime), so
+// that a client that reads nothing does not keep the connection. net/http sets no deadline while it reads a request, but
+// TLS writes then, too, in answer to a KeyUpdate (RFC 8446 §4.6.3).
 func (c *limitedConn) SetWriteDeadline(t time.Time) error {
 	c.limitsWrites.Store(t.IsZero())
 	return c.TCPConn.SetWriteDeadline(t)

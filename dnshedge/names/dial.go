@@ -199,9 +199,9 @@ func (d *hostDial) recordFailure(r dialrace.Result) {
 	}
 }
 
-// recordSuccess records that the dial r has succeeded. It returns the connection, which counts as one of its host until
-// it is closed. Addresses whose dial started earlier and is still running are recorded as failed, because they are
-// slower.
+// recordSuccess records that the dial r has succeeded. It returns the connection, which counts as a connection of the
+// host until it is closed. Addresses whose dial started earlier and is still running are recorded as failed, because they
+// are slower.
 func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	h := d.h
 	h.n.mu.Lock()
@@ -253,9 +253,9 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress tracks a connection that was dialled by IP address, so that Drain can close it when a host loses the
-// address. Its hosts are those for which LookupNetIP has returned ip. If the request was sent through Drain, ctx has the
-// request's host. If that host has the address, it is the only one.
+// trackByAddress registers the connection c, which was dialled by IP address, with the hosts that use it, so that Drain
+// can close it when a host loses the address. These are the hosts for which LookupNetIP has returned ip. But if ctx comes
+// from a request through Drain, whose host has the address, it is that host only.
 //
 // The result is the wrapper that trackConn returns, or c itself if no host has the address.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {

@@ -128,10 +128,9 @@ func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitDeadline returns the time until which a caller waits for the lookup if the host already has addresses: the field
-// patience. It is 50 ms after the first result, if that is earlier and hasWanted is true.
-//
-// hasWanted is true if the caller waits for all the families that it wants, and the host has an address of one of them.
+// waitDeadline returns the time until which a caller waits for the lookup although the host already has addresses. That
+// is the field patience. hasWanted is true if the caller could use these addresses, and waits only because it wants both
+// families. It then waits at most 50 ms after the first result.
 func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.patience) {
 		return end

@@ -118,7 +118,7 @@ func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) 
 }
 
 // sendRootQuery sends a probe, a query for the servers of the root, and waits for the response until ctx ends. It gives
-// up if the server permits no further stream within 100 ms (streamTimeout). It is the sendQuery of this upstreamConn.
+// up if the server permits no further stream within 100 ms (streamTimeout).
 func (c *http3Conn) sendRootQuery(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

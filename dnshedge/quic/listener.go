@@ -36,10 +36,12 @@ var errRefused = errors.New("dnshedge/quic: connection refused")
 // A Listener answers clients over DNS over QUIC or HTTP/3, for a forward.Forwarder. It must be made by Listen or
 // ListenHTTP3.
 //
-// The limits of the Forwarder apply. Besides, 128 queries of a connection are answered at a time, its incomplete queries
-// may have 128 KiB, and it is closed if a query is incomplete after 5 s, if a response is not read in 5 s, or after two
-// minutes without a query. Connections end after 30 s without a packet. A client that has used too much gets
+// The limits of the Forwarder apply, and further ones that keep clients from using up memory. Of a connection, 128
+// queries are answered at a time. Its incomplete queries may have 128 KiB in all. A client that has used too much gets
 // DOQ_EXCESSIVE_LOAD.
+//
+// A connection is closed if a query is incomplete after 5 s, or if a response is not read in 5 s. It is closed as well
+// after two minutes without a query, and after 30 s without a packet.
 //
 // Over HTTP/3, 100 requests of a connection are answered at a time. A request ends, and not its connection, if it is
 // incomplete after 5 s, or if the response is not read 5 s later.

@@ -54,7 +54,7 @@ func (c doqConn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 }
 
 // sendRootQuery sends a probe, a query for the servers of the root, and waits for the response until ctx ends. It does
-// nothing if the server permits no further stream. It is the sendQuery of this upstreamConn.
+// nothing if the server permits no further stream.
 func (c doqConn) sendRootQuery(ctx context.Context) {
 	stream, err := c.OpenStream()
 	if err != nil {
