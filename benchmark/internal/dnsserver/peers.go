@@ -24,7 +24,8 @@ func PeerNames() (names []string) {
 	return names
 }
 
-// PeerOf returns the peer that runs as a contender: unbound for unbound-validate. It returns "" if there is none.
+// PeerOf returns the DNS server of another project that a contender runs: unbound for unbound-validate. It returns ""
+// for others.
 func PeerOf(contender string) string {
 	name, _, _ := strings.Cut(contender, "-")
 	if slices.Contains(PeerNames(), name) {

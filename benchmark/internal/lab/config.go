@@ -42,7 +42,7 @@ func (r Reporter) AddProgress(n int) {
 	}
 }
 
-// SkipContender reports that a contender cannot run here, for the reason err.
+// SkipContender reports that a compared client or server cannot run here, for the reason err.
 func (r Reporter) SkipContender(err error) {
 	if r.Skipped != nil {
 		r.Skipped(err.Error())
@@ -79,8 +79,8 @@ func forEach[E, C, R any](c Config, all []Contender[E, C], f func(Contender[E, C
 }
 
 // StartAll starts the contenders that the config selects from all by the function start, and returns the results. It
-// skips and reports a peer that does not start, and a program that is not installed. After any other error, or if no
-// contender starts, it returns the errors.
+// skips and reports DNS servers of other projects that do not start, and missing programs. After any other error, or if
+// no contender starts, it returns the errors.
 func StartAll[E, C, S any](c Config, all []Contender[E, C], start func(Contender[E, C]) (S, error)) (started []S, err error) {
 	selected, results, errs, err := forEach(c, all, start)
 	var skipped []error

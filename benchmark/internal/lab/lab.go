@@ -17,8 +17,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A Contender is a client, a server or a library that a lab compares with others. E is the environment of the lab in
-// which Start prepares a client of type C.
+// A Contender is a client, a server or a library that a lab compares with others. Start makes it ready in the
+// environment E and returns it as type C.
 type Contender[E, C any] struct {
 	Name  string
 	Start func(environment E) (C, error)
@@ -80,7 +80,8 @@ func SelectByName[T Selectable](kind string, all []T, names []string) ([]T, erro
 	return selected, nil
 }
 
-// A Row is the result of one contender in one run of a scenario. Figures that a lab does not measure are 0.
+// A Row is the result of one contender, a compared client or server, in one run of a scenario. Figures that a lab does
+// not measure are 0.
 type Row struct {
 	Contender string
 
@@ -101,7 +102,7 @@ func (r Row) CommonRow() Row { return r }
 
 func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
 
-// A Recorder collects the calls of one contender. It is safe for concurrent use.
+// A Recorder collects the calls of one compared client or server. It is safe for concurrent use.
 type Recorder struct {
 	mu    sync.Mutex // guards calls
 	calls []latency.Call

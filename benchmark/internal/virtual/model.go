@@ -102,7 +102,7 @@ func WithStragglers(m LatencyModel, share, factor float64) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return time.Duration(float64(t) * factor) })
 }
 
-// WithDelays returns a model that adds the duration by to the latency of a share of the attempts.
+// WithDelays returns a model that adds the given delay to the latency of a share of the attempts.
 func WithDelays(m LatencyModel, share float64, delay time.Duration) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return t + delay })
 }

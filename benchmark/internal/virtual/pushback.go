@@ -8,7 +8,7 @@ type PushbackRecorder interface {
 	RecordPushback(now time.Duration, host int)
 }
 
-// A perClientPolicies has one policy for each client, which the number of the host identifies.
+// A perClientPolicies gives each client a policy of its own. The field Host of a request is the number of the client.
 type perClientPolicies struct {
 	newPolicy func() Policy
 	policies  []Policy

@@ -93,7 +93,7 @@ func (r *episodeState) startJob(s *server, j job) {
 	}
 }
 
-// finishJob ends the job of server s and answers the call, unless the generation shows that the job was cancelled.
+// finishJob ends the job of server s and answers its call, unless generation is old: then the job was cancelled before.
 func (r *episodeState) finishJob(s *server, generation uint32) {
 	if s.generation != generation {
 		return

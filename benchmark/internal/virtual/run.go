@@ -52,7 +52,7 @@ type Policy interface {
 	RecordResult(now time.Duration, host int, r CallResult)
 }
 
-// A CallResult is the result of a call from which a Policy learns.
+// A CallResult is the result of a call, from which a Policy learns when to hedge later calls.
 type CallResult struct {
 	Latency           time.Duration   // until the answer or the failure
 	Winner            int             // the attempt that answered; -1: the call failed
