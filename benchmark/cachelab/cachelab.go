@@ -66,7 +66,7 @@ var Scenarios, ManyClients = lab.ScenariosOf(scenarios), lab.ScenariosOf(manyCli
 // Contenders lists the names of all contenders.
 var Contenders = append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...)
 
-// A Row is the result of one contender: its calls, the time that they took together, and the memory of connections.
+// A Row is the result of one DNS server: its calls, the time that they took together, and the memory of connections.
 type Row struct {
 	lab.Row
 	ConnectionMemory float64       // bytes of the process for each connection that stays open; 0: unknown, or there are few
@@ -74,14 +74,14 @@ type Row struct {
 	Elapsed          time.Duration // in which all queries were answered
 }
 
-// A testbed is the simulated network of one Run, with an upstream that contenders query once for each name.
+// A testbed is the simulated network of one Run, with an upstream that each compared server queries once for each name.
 type testbed struct {
 	*lab.Testbed
 	conf     lab.Config
 	scenario scenario
 }
 
-// Run sends queries to the selected contenders, and returns a row for each. It needs root on Linux, see
+// Run sends queries to the selected DNS servers, and returns a row for each. It needs root on Linux, see
 // netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) (rows []Row, err error) {
 	sc, err := lab.FindScenario(&conf, slices.Concat(scenarios, manyClients), Queries)
@@ -120,7 +120,7 @@ const upstreamHost = "upstream"
 
 var errManyIdle = errors.New("above four fifths of its limit, it closes connections that are idle for 200 ms")
 
-// startServers starts the upstream and the selected contenders.
+// startServers starts the upstream and the selected DNS servers.
 func (l *testbed) startServers() ([]*server, error) {
 	upstream, err := dnsserver.ServeDNS(l.Net.Host(upstreamHost), dnsserver.AnswerAddress)
 	if err != nil {
@@ -143,7 +143,7 @@ func (l *testbed) certificateFile() string { return filepath.Join(l.Dir, "server
 // A contender is a DNS server to compare. Its Start function takes the contender's name and returns the running server.
 type contender = lab.Contender[string, *server]
 
-// startServer starts the named contender on a host of its own, and fills its cache.
+// startServer starts the named DNS server on a host of its own, and fills its cache.
 func (l *testbed) startServer(name string) (_ *server, err error) {
 	if name == "unbound" && l.scenario.connections >= dnsserver.MaxTCPConns*4/5 {
 		return nil, errManyIdle

@@ -20,7 +20,7 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A server is a running contender with the connections of its clients.
+// A server is one of the compared DNS servers while it runs, with the connections of its clients.
 type server struct {
 	name     string
 	scenario scenario
@@ -123,7 +123,8 @@ func (s *server) exchangeOnce(query []byte, wait time.Duration) error {
 	return exchangeQuery(conn, query, wait)
 }
 
-// exchangeQuery sends a query and waits for the answer. It returns an error unless the answer has exactly one record.
+// exchangeQuery sends a query and waits for the answer, at most for the duration wait. The answer must have exactly one
+// record.
 func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return err
