@@ -34,7 +34,7 @@ var contenders = append([]contender{
 	{Name: "net-resolver", Start: (*client).startNetResolver},
 }, newForwarderContenders()...)
 
-// newForwarderContenders returns the contenders that are processes of their own.
+// newForwarderContenders returns the DNS forwarders to compare, which run as processes of their own.
 func newForwarderContenders() (all []contender) {
 	for _, name := range forwarders {
 		all = append(all, contender{Name: name, Start: (*client).startForwarder})
@@ -45,7 +45,7 @@ func newForwarderContenders() (all []contender) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// ContendersOver returns the contenders that can query servers over udp, tls or https.
+// ContendersOver returns the names of the DNS clients that can query servers over the transport: udp, tls or https.
 func ContendersOver(transport string) []string {
 	return slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool {
 		transports, isForwarder := dnsserver.SupportedTransports[name]
@@ -53,7 +53,7 @@ func ContendersOver(transport string) []string {
 	})
 }
 
-// A client is a running contender on a host of its own.
+// A client is a compared DNS client or forwarder while it runs, on a host of its own.
 type client struct {
 	*testbed
 	name       string
@@ -63,7 +63,7 @@ type client struct {
 	calls      lab.Recorder
 }
 
-// lookupName returns the n-th name, which contains that of the contender, so that servers can count its queries.
+// lookupName returns the n-th name to look up, which contains the name of c, so that servers can count its queries.
 func (c *client) lookupName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
 
 func (c *client) newRow() lab.Row {
@@ -84,7 +84,7 @@ func (c *client) countSentQueries() int64 {
 	return c.Net.Link(c.name, "a").Counters().UDP + c.Net.Link(c.name, "b").Counters().UDP
 }
 
-// upstreams returns the servers for a contender: both if the first may be dead or under load, otherwise the first alone.
+// upstreams returns the servers for a DNS client: both if the first may be dead or under load, otherwise the first alone.
 func (l *testbed) upstreams() []string {
 	hosts := []string{"a"}
 	if strings.HasPrefix(l.conf.Scenario, "dead") || l.conf.Workers > 0 {
@@ -97,7 +97,7 @@ func (l *testbed) upstreams() []string {
 	return addresses
 }
 
-// startClients starts the selected contenders, or all that support the transport.
+// startClients starts the selected DNS clients, or all that support the transport.
 func (l *testbed) startClients() ([]*client, error) {
 	if len(l.conf.Contenders) == 0 {
 		l.conf.Contenders = ContendersOver(l.conf.Transport)
@@ -127,7 +127,7 @@ func newQuery(name string) *dns.Msg {
 	return m
 }
 
-// newHedgingStarter returns the Start function of a contender that uses a dnshedge.Client with the settings h.
+// newHedgingStarter returns a function that starts a client of package dnshedge with the settings h.
 func newHedgingStarter(h dnshedge.Hedge) func(*client) (lookupFunc, error) {
 	return func(c *client) (lookupFunc, error) {
 		_, trusting := dnstest.Certificate()

@@ -99,7 +99,7 @@ func (l *testbed) startServers(sc scenario) error {
 	return os.WriteFile(l.certificateFile(), cert, 0o644)
 }
 
-// startServer starts a DNS server that answers each query at once over all transports, and counts queries by contender.
+// startServer starts a DNS server that answers each query at once over all transports, and counts queries by their sender.
 func (l *testbed) startServer(h *netsim.Host) error {
 	s, err := dnsserver.ServeDNS(h, func(q dnstest.Query) dnstest.Reply {
 		labels := dns.SplitDomainName(strings.ToLower(q.Question[0].Name)) // kresd changes the case of letters
