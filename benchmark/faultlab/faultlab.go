@@ -43,9 +43,9 @@ type testbed struct {
 	servers        map[string]*dnstest.Server
 }
 
-// Run sends the queries of a scenario to the selected resolvers, and returns a row for each. It needs root unless Memory is
-// set, see netsim.ErrUnsupported. In memory, unbound is absent, and a function chooses the servers of Go's resolver. If ctx
-// ends, Run returns the results so far and the error of ctx.
+// Run sends the queries of a scenario to the selected resolvers, and returns a row for each. It needs root unless
+// Memory is set, see netsim.ErrUnsupported. In memory, it leaves out unbound, and Go's resolver gets its servers from a
+// function. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 	sc, err := lab.FindScenario(&conf, scenarios, 0)
 	if err != nil {

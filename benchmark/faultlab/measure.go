@@ -12,10 +12,10 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A resolveFunc resolves a DNS query by a contender.
+// A resolveFunc resolves a DNS query with one of the compared resolvers.
 type resolveFunc func(context.Context, query) (outcome, error)
 
-// A resolver is a running contender on a host of its own.
+// A resolver is one of the compared resolvers while it runs, on a host of its own.
 type resolver struct {
 	*testbed
 	name    string

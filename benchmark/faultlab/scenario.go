@@ -41,7 +41,7 @@ type event struct {
 	apply func(*testbed) error
 }
 
-// A query is a DNS query that all contenders get, with the answers that count as right.
+// A query is a DNS query that all compared resolvers get, with the answers that count as right.
 type query struct {
 	name  string
 	qtype uint16
