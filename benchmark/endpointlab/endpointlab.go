@@ -28,16 +28,15 @@ const (
 	CallTimeout  = 2 * time.Second // of a call; a failed call counts with this latency
 )
 
-// A Row is the result of one contender. Its calls are in the order in which they arrived, and Tokens is the cost of all
-// hedges in the hedge budget.
+// A Row is the result of one client. Its calls are in the order in which they arrived. Tokens is the number of tokens
+// that hedges took from the hedge budget.
 type Row struct {
 	lab.Row
 	Tokens int // cost of the hedges
 }
 
-// Run sends the calls of a scenario by the clients of the selected contenders, and returns a row for each. It runs in
-// the time of its caller: the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the
-// results so far and the error of ctx.
+// Run sends the calls of a scenario by the selected clients, and returns a row for each. It runs in the time of its caller:
+// the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 	sc, err := lab.FindScenario(&conf, scenarios, DefaultCalls)
 	if err != nil {
@@ -102,7 +101,8 @@ func newEndpointsClient(s *endpointSet) (http.RoundTripper, error) {
 	return hedge.New(s, hedge.WithEndpoints(all...)), nil
 }
 
-// An endpointSet has the simulated endpoints of one contender. It counts attempts and tokens.
+// An endpointSet has the simulated endpoints that one client chooses from. It counts attempts, and the tokens of the
+// hedge budget that hedges cost.
 type endpointSet struct {
 	scenario
 	remoteHedgeCost int
