@@ -67,7 +67,7 @@ func (n *internet) newResponse(s *server, q *dns.Msg) *dns.Msg {
 	return m
 }
 
-// addAnswer adds the authoritative answer about a name of zone z to m.
+// addAnswer adds the authoritative answer to the question asked, about a name of zone z, to m.
 func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Question) {
 	m.Authoritative = true
 	header := func(rrtype uint16, ttl uint32) dns.RR_Header {
@@ -118,7 +118,7 @@ func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	}
 }
 
-// addReferral adds a referral from one zone to a zone below it.
+// addReferral adds a referral to the response m, from one zone to a zone below it.
 func (n *internet) addReferral(m *dns.Msg, from, to *zone) {
 	m.Ns = delegationRecords(to)
 	m.Extra = append(n.glueRecords(from, to), m.Extra...)

@@ -42,7 +42,7 @@ var (
 	signedOnlyContenders   = append([]string{"hedge-novalidate"}, validatingPrograms...) // compared only where zones are signed
 )
 
-// ContendersOf returns the contenders that are compared in a scenario.
+// ContendersOf returns the names of the resolvers that are compared in a scenario.
 func ContendersOf(scenario string) []string {
 	excluded := signedOnlyContenders
 	if HasSignedZones(scenario) {

@@ -28,8 +28,8 @@ type impairment struct {
 	bursts float64 // share of the seconds in which a server loses all queries
 }
 
-// A network runs the servers of a simulated internet for one contender. The loss and delay of the n-th exchange, a
-// query and its response, with a server are the same for all contenders.
+// A network runs the servers of a simulated internet for one resolver. The loss and delay of the n-th exchange, a query
+// and its response, with a server are the same for all resolvers.
 type network struct {
 	internet *internet
 	impairment

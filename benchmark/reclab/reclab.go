@@ -173,7 +173,7 @@ func (r *Row) countVerdicts() {
 	}
 }
 
-// measureQuestion asks question q. start is the start of the run.
+// measureQuestion asks question q and returns the outcome. start is the start of the run, from which times count.
 func (r *resolver) measureQuestion(q question, start time.Time) Lookup {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)

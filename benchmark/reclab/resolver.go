@@ -31,7 +31,7 @@ import (
 // listenAddress is the address of all contenders. The simulated servers have all addresses, at port 53.
 const listenAddress = "127.0.0.1:5353"
 
-// An environment has what a contender needs to start: the config of the run, its own name, and its simulated network.
+// An environment has what a resolver needs to start: the config of the run, its own name, and its simulated network.
 type environment struct {
 	ctx     context.Context
 	conf    lab.Config
@@ -49,10 +49,10 @@ var (
 	validatingPrograms   = validatingContenders[2:]
 )
 
-// IsValidating reports whether the contender with the given name validates DNSSEC signatures (RFC 4035).
+// IsValidating reports whether the resolver with the given name validates DNSSEC signatures (RFC 4035).
 func IsValidating(name string) bool { return slices.Contains(validatingContenders, name) }
 
-// A resolver is a running contender.
+// A resolver is one of the compared resolvers while it runs.
 type resolver struct {
 	name      string
 	validates bool
@@ -62,7 +62,7 @@ type resolver struct {
 	stats     func() (observe.RecursorStats, error)
 }
 
-// newResolver returns a resolver that cannot be queried yet: the caller sets its functions.
+// newResolver returns a resolver without the functions exchange, cpu and stats, which the caller sets.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
@@ -87,7 +87,7 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	}
 }
 
-// newProgramStarter returns the Start function of a program, whose configuration the function configure writes.
+// newProgramStarter returns a function that starts a resolver program, after configure has written its configuration.
 func newProgramStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {
@@ -104,7 +104,8 @@ type librarySettings struct {
 	Anchor string // the DS record of the root's key; empty: no validation
 }
 
-// newClient returns a caching client of this library's resolver, and the resolver. d and t may be nil.
+// newClient returns a caching client of this library's resolver, and the resolver. A nil d means real sockets, and a
+// nil t no trace.
 func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshedge.Client, *recursor.Resolver) {
 	r := &recursor.Resolver{Hints: s.Hints, Hedge: s.Hedge, Dialer: d, Trace: t, NoIPv6: true, Trust: dnssec.Trust{Off: s.Anchor == ""}}
 	if s.Anchor != "" {

@@ -317,7 +317,7 @@ type signatureKey struct {
 	stale       bool
 }
 
-// rrsetSignatures returns the signatures of a record set, as server s sends them. A zone with the flaw keyTrapped has many.
+// rrsetSignatures returns the signatures of a record set: many for the flaw keyTrapped, and expired ones if s.stale is set.
 func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
 	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
