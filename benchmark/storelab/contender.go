@@ -61,7 +61,7 @@ var Contenders = lab.NamesOf(contenders)
 // entityTag is the version of the object.
 const entityTag = `"one"`
 
-// fetchRange requests a range of the object. It is the rangeread.Fetch function of a contender.
+// fetchRange requests a range of the object. Clients built on package rangeread use it to read from the store.
 func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.ReadCloser, rangeread.Info, error) {
 	b, err := s.openBody(ctx, r.Offset, r.Length)
 	if err != nil {

@@ -45,7 +45,7 @@ func IsSlowRead(read int32) bool { return read%1000 >= 400 && read%1000 < 700 }
 // faultBlockSize is the unit of faults in bytes: the seed determines the faults of all requests that begin in a block.
 const faultBlockSize = ReadSize / 4
 
-// An objectStore is a simulated object store with one object, for one contender. It counts requests and bytes.
+// An objectStore is a simulated object store with one object, for one client. It counts requests and bytes.
 type objectStore struct {
 	scenario
 	seed         uint64
@@ -62,7 +62,7 @@ type readStats struct {
 	replaced              atomic.Bool // the last byte came from a request that replaced another
 }
 
-// newObjectStore returns the store of one contender. reads is the number of ranges of the object.
+// newObjectStore returns the store for one client to compare. reads is the number of ranges of the object.
 func newObjectStore(sc scenario, seed uint64, reads int) *objectStore {
 	return &objectStore{
 		scenario: sc, seed: seed, size: int64(reads) * ReadSize, requestSize: ReadSize,

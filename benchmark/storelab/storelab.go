@@ -44,9 +44,8 @@ type Traffic struct {
 	Sent  int64 // by the store until the requests ended
 }
 
-// Run lets the selected contenders read all ranges of the object, and returns a row for each. It runs in the time of
-// its caller: the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the results so far and
-// the error of ctx.
+// Run lets the selected clients read all ranges of the object, and returns a row for each. It runs in the time of its caller:
+// the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 	sc, err := lab.FindScenario(&conf, scenarios, DefaultReads)
 	if err != nil {
@@ -129,7 +128,7 @@ func fillContent(p []byte, off int64) {
 	}
 }
 
-// checkContent compares the words in p with those of the object at offset off.
+// checkContent returns an error unless p has the words of the object from offset off.
 func checkContent(p []byte, off int64) error {
 	for at := (wordSpacing - off%wordSpacing) % wordSpacing; at+8 <= int64(len(p)); at += wordSpacing {
 		if binary.LittleEndian.Uint64(p[at:]) != contentWord(off+at) {
