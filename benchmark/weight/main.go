@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// measurePrograms prints a table of the weights of all programs. It returns an error for each number above its limit.
+// measurePrograms prints a table of the sizes of all programs. It returns an error for each number above its limit.
 func measurePrograms() error {
 	root, err := readRootModule()
 	if err != nil {
@@ -50,14 +50,14 @@ func measurePrograms() error {
 	return errors.Join(over...)
 }
 
-// A weight is the size of a built program.
+// A weight is the size of a built program and the number of its modules.
 type weight struct {
 	bytes  int64
 	linked int // modules in the program
 	listed int // modules that go list -m all names
 }
 
-// A limit has the largest numbers that the weight of a program may have. A number of 0 means no limit.
+// A limit has the largest size and numbers of modules that a program may have. 0 means no limit.
 type limit struct {
 	bytes  int64 // beyond the bytes of the program to which it is compared
 	linked int
@@ -143,7 +143,7 @@ func readModFile(dir string) (mod modFile, err error) {
 	return mod, json.Unmarshal([]byte(text), &mod)
 }
 
-// measureProgram builds program p in a temporary module.
+// measureProgram builds program p in a temporary module, and returns its size and its numbers of modules.
 func measureProgram(root rootModule, p program) (w weight, err error) {
 	dir, err := os.MkdirTemp("", "weight")
 	if err != nil {
