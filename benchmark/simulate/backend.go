@@ -31,7 +31,7 @@ type backend struct {
 	stops          []func()
 }
 
-// newBackend starts the servers of a contender, for the given number of requests, and perEpisode requests in each episode.
+// newBackend starts the servers of strategy s, for the given number of requests, and perEpisode requests in each episode.
 func newBackend(at *serverLocation, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
 		serverLocation: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,

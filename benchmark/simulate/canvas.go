@@ -67,7 +67,7 @@ func (c *canvas) drawAxes(xTitle string) {
 	c.addText("tick middle", (plotLeft+plotRight)/2, plotBottom+42, xTitle)
 }
 
-// drawLine draws a line through the points within the horizontal axis. texts are the rows of the line's label.
+// drawLine draws a line through the points in the range of the horizontal axis. texts are the rows of the line's label.
 func (c *canvas) drawLine(style lineStyle, points []point, texts ...string) {
 	var path strings.Builder
 	label := lineLabel{class: style.class, texts: texts}

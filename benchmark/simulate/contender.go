@@ -86,7 +86,7 @@ func (c *contender) startEpisode() error {
 	return err
 }
 
-// endEpisode stops the server and the client, and adds their counts. Between episodes it does nothing.
+// endEpisode stops the server and the client, and adds their counts to the results of c. Between episodes it does nothing.
 func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return
@@ -169,7 +169,7 @@ func (c *contender) sendRequest(id int) {
 	c.calls[id] = call
 }
 
-// finishedCalls returns the calls of the contender so far, each with the number of its hedges.
+// finishedCalls returns the calls of the strategy so far, each with the number of its hedges.
 func (c *contender) finishedCalls() []latency.Call {
 	calls := c.calls[:c.done]
 	for i := range calls {
@@ -178,7 +178,7 @@ func (c *contender) finishedCalls() []latency.Call {
 	return calls
 }
 
-// toTrial returns the results of the contender, whose last episode must have ended. The parameters are copied to the trial.
+// toTrial returns the results of c, whose last episode must have ended. The parameters are copied to the trial.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
@@ -193,7 +193,7 @@ func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	return t
 }
 
-// A stopwatch measures the time that a contender runs. The zero value is stopped at 0.
+// A stopwatch measures the time that a strategy runs, without its pauses. The zero value is stopped at 0.
 type stopwatch struct {
 	mu    sync.Mutex
 	ran   time.Duration

@@ -45,10 +45,10 @@ func (p engineSpec) runsInRealTime() bool { return p.maxTimerDelay > 0 }
 // enginesByPosition has the engines by their positions in lists.
 var enginesByPosition = make(map[int]engine)
 
-// registerEngine adds an engine that can be selected. Lists of engines are in the order of position.
+// registerEngine adds an engine that can be selected. Lists of engines are ordered by position.
 func registerEngine(position int, e engine) { enginesByPosition[position] = e }
 
-// engines returns all engines in the order of their positions.
+// engines returns all engines in the order in which lists show them.
 func engines() (all []engine) {
 	for _, position := range slices.Sorted(maps.Keys(enginesByPosition)) {
 		all = append(all, enginesByPosition[position])

@@ -104,7 +104,7 @@ func (j job) contenderNames() []string {
 	return names
 }
 
-// A jobSchedule is the number of requests that each contender of a scenario sends, and the time limit for all contenders.
+// A jobSchedule is the number of requests that each strategy of a scenario sends, and the time limit for all of them.
 type jobSchedule struct {
 	requests int
 	perRound int           // requests in a round
@@ -189,7 +189,7 @@ func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simula
 	return rate, nil
 }
 
-// A turnRunner runs the contenders of a job in rounds, in which every contender sends some of its requests.
+// A turnRunner runs the strategies of a job in rounds, in which each strategy sends some of its requests.
 type turnRunner struct {
 	job
 	plan  jobSchedule
@@ -198,7 +198,7 @@ type turnRunner struct {
 	all, bestStatics, others []*contender
 }
 
-// addContender adds a contender, which is hidden from the results if its strategy is not among those of the job.
+// addContender adds a strategy to the rounds. One that the job did not ask for has no progress line and no results.
 func (t *turnRunner) addContender(c *contender) {
 	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
 		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
@@ -217,7 +217,7 @@ func (t *turnRunner) endEpisodes() {
 	}
 }
 
-// runRounds runs all rounds, with an order of the contenders that changes. If ctx ends, it returns without an error.
+// runRounds runs all rounds, each with another order of the strategies. If ctx ends, it returns without an error.
 func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 	arrivals := virtual.NewRandomSource(t.seed)
 	turn := func(c *contender, n int) {

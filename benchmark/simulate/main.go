@@ -109,7 +109,8 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 	return exitOK
 }
 
-// runWithOptions measures documents, or runs engines and writes their results. If ctx ends, it writes the results so far.
+// runWithOptions updates the tables in documents if o.readme is set. Otherwise it runs engines and writes their
+// results, also if ctx ends.
 func runWithOptions(ctx context.Context, o options, p *progressDisplay, stdout, stderr io.Writer) error {
 	if o.readme != nil {
 		m := &documentMeasurer{ctx: ctx, progress: p, peers: o.peers, resultsByArgs: make(map[string]engineResults)}

@@ -35,7 +35,7 @@ type networkConfig struct {
 	freeze int
 }
 
-// A serverLocation is the network location of a contender's server: a loopback socket, or hosts of a simulated network.
+// A serverLocation is the network location of a strategy's server: a loopback socket, or hosts of a simulated network.
 type serverLocation struct {
 	config    *networkConfig
 	addr      string // that clients dial

@@ -133,8 +133,8 @@ func (o *options) setScenarios(scenarioFlag string) error {
 	return nil
 }
 
-// setStrategies selects the strategies that strategyFlag, the value of the flag -strategy, names. If it is empty, the
-// engine selects them. A scenario that can run none of them is an error, but most engines skip it if scenarioFlag is all.
+// setStrategies selects the strategies in strategyFlag, the value of the flag -strategy. If it is empty, the engine
+// selects them. A scenario that can run none of them is an error. If scenarioFlag is all, most engines skip it instead.
 func (o *options) setStrategies(strategyFlag, scenarioFlag string) error {
 	if strategyFlag == "" {
 		return nil

@@ -21,7 +21,7 @@ type documentMeasurer struct {
 	resultsByArgs map[string]engineResults
 }
 
-// measureTable measures a table of a document.
+// measureTable runs the command or the benchmark of table t, and returns the new content.
 func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) {
 	switch {
 	case t.command != "":

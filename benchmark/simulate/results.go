@@ -147,8 +147,8 @@ func (f engineResults) tableNotes() []string {
 		formatMillis(toMillis(f.timerDelay)), formatMillis(toMillis(engine.maxTimerDelay))))
 }
 
-// explainErrorMargin returns the phrase below tables that explains the values after ±. They are a range of several
-// runs, or an estimate from the only run.
+// explainErrorMargin returns the phrase below tables that explains the values after ±: a range of several runs, or an
+// estimate from one run.
 func (o options) explainErrorMargin() string {
 	if o.runs > 1 {
 		return fmt.Sprintf("medians of %d runs, ± half their range", o.runs)

@@ -38,7 +38,7 @@ func (j job) requestCount(usual, quick int) int {
 	return usual
 }
 
-// newTrial returns a trial of the job with the calls of one strategy.
+// newTrial returns a trial with the scenario and the seed of the job, and the calls of one strategy.
 func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
 	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
 }

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// A textTable is a table for people. The first column has the names of the rows.
+// A textTable is a table of results that can be formatted as aligned text or as Markdown. The first column names the rows.
 type textTable struct {
 	titles []string
 	rows   [][]string // cells; nil: a rule between two groups of rows
