@@ -218,20 +218,11 @@ func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, addr
 	if isUsable && !cached.isRefreshDue {
 		return c.cachedResult(ctx, q, cached)
 	}
-	resolve := func(f *sharedFlight) *result { // once for all callers that have the question at the same time
-		c.expireOnSystemChange(time.Now())
-		f.origin = c.currentOrigin(f.question) // before the servers can change
-		r := c.servers.resolveByRoute(&f.span, f.question, f.purpose == explorationFlight)
-		r = c.followAliases(&f.span, f.question, r, &f.origin)
-		c.dequeueFlight(f, r)
-		c.storeResult(f, r)
-		return r
-	}
 	if isUsable {
-		c.startRefresh(q, cached, resolve)
+		c.startRefresh(q, cached)
 		return c.cachedResult(ctx, q, cached)
 	}
-	return c.resolveShared(ctx, stay, q, cached, resolve)
+	return c.resolveShared(ctx, stay, q, cached)
 }
 
 // findRoute determines the source of the answer to a query: the hosts file, a special-use zone (names that are answered
@@ -317,7 +308,7 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 //
 // An answer that has not expired is refreshed only if the refresh budget, which limits such queries, has a token. Without
 // one, startRefresh sends nothing, and calls releaseRefresh so that a later caller can try again.
-func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*sharedFlight) *result) {
+func (c *core) startRefresh(q question, cached cachedAnswer) {
 	purpose := callerFlight
 	if cached.freshness == entryFresh {
 		if !c.refreshes.Spend() {
@@ -327,7 +318,7 @@ func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*share
 		c.count.refreshes.Add(1)
 		purpose = explorationFlight
 	}
-	c.joinOrStartFlight(c.ctx, nil, q, purpose, resolve)
+	c.joinOrStartFlight(c.ctx, nil, q, purpose)
 }
 
 // resolveShared queries the servers once for all callers that have the same question at the same time, and returns the
@@ -339,10 +330,10 @@ func (c *core) startRefresh(q question, cached cachedAnswer, resolve func(*share
 // query the second server too late for this caller.
 //
 // If stay is not nil, the calling goroutine may query the servers itself, until stay ends.
-func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer, resolve func(*sharedFlight) *result) *result {
+func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer) *result {
 	deadline, hasDeadline := ctx.Deadline()
 	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
-		return c.trace.reportAnswer(ctx, q.Query, c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: resolve}))
+		return c.trace.reportAnswer(ctx, q.Query, c.runFlight(ctx, nil, &sharedFlight{question: q}))
 	}
 	end := time.Now().Add(c.servers.timeout)
 	var slow <-chan time.Time
@@ -351,7 +342,7 @@ func (c *core) resolveShared(ctx, stay context.Context, q question, cached cache
 		defer t.Stop()
 		slow, stay = t.C, nil
 	}
-	f := c.joinOrStartFlight(ctx, stay, q, callerFlight, resolve)
+	f := c.joinOrStartFlight(ctx, stay, q, callerFlight)
 	var left <-chan struct{}
 	select {
 	case <-f.Done: // it ran in this goroutine
@@ -398,7 +389,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	if ctx.Err() != nil {
 		return first.r
 	}
-	f := c.joinOrStartFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight, first.resolve)
+	f := c.joinOrStartFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight)
 	select {
 	case <-f.Done:
 		return f.r
@@ -425,14 +416,13 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 }
 
 // joinOrStartFlight returns the running exchange (flight) that other callers have started for the question q. If there is
-// none, it starts one, with this purpose and with resolve as the function that queries the servers. A new flight gets the
-// values of ctx, but does not end with ctx.
+// none, it starts one, with this purpose. A new flight gets the values of ctx, but does not end with ctx.
 //
 // If stay is not nil, a new flight runs in the calling goroutine, until it has a result or stay ends. If stay is nil, it
 // runs in its own goroutine, until the Client is closed.
 //
 // When the last caller leaves a flight, the flight is cancelled. But if its answer can be cached, it continues.
-func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose flightPurpose, resolve func(*sharedFlight) *result) *sharedFlight {
+func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose flightPurpose) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
 	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
@@ -450,7 +440,7 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 		c.flightsMu.Unlock()
 		return f
 	}
-	f = &sharedFlight{question: q, purpose: purpose, resolve: resolve}
+	f = &sharedFlight{question: q, purpose: purpose}
 	f.Key = string(key)
 	f.AddCaller()
 	c.flights[f.Key] = f
@@ -467,8 +457,8 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 	return f
 }
 
-// runFlight performs the exchange f with the servers by calling f.resolve. It returns the result, and wakes the callers
-// that share f. The exchange ends early when ctx ends. Exchangers and Dialers get the values of ctx.
+// runFlight performs the exchange f with the servers by calling resolveFlight. It returns the result, and wakes the
+// callers that share f. The exchange ends early when ctx ends. Exchangers and Dialers get the values of ctx.
 //
 // stay is a second context with which the exchange ends, or nil. It ends when no caller waits for the result any more.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
@@ -498,7 +488,25 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	}
 	c.queryQueue.enqueue(&f.queueEntry, &f.span, f.ApproximateZone())
 	defer c.queryQueue.dequeue(&f.queueEntry)
-	return f.resolve(f)
+	return c.resolveFlight(f)
+}
+
+// resolveFlight queries the servers for the question of the flight f, and stores the result in the cache. Unless only
+// f.server is queried, it also follows aliases to names of other routes.
+func (c *core) resolveFlight(f *sharedFlight) (r *result) {
+	if f.server != nil {
+		r = c.servers.retryUntilAvailable(&f.span, f.question, func(q question) *result {
+			return c.servers.queryGroup(&f.span, new(groupQuery), q, group.Servers{f.server})
+		})
+	} else {
+		c.expireOnSystemChange(time.Now())
+		f.origin = c.currentOrigin(f.question) // before the servers can change
+		r = c.servers.resolveByRoute(&f.span, f.question, f.purpose == explorationFlight)
+		r = c.followAliases(&f.span, f.question, r, &f.origin)
+	}
+	c.dequeueFlight(f, r)
+	c.storeResult(f, r)
+	return r
 }
 
 // dequeueFlight removes f, an exchange that has ended with the result r, from the queue of questions that wait for
@@ -518,14 +526,14 @@ func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 }
 
 // storeResult applies the TTL limits of the Cache to r, the result of the exchange f, and stores its answer or failure in
-// the Cache. It stores nothing if the question is not cacheable, or if the cause of a failure is this machine, a full
-// queue or Close.
+// the Cache. It stores nothing if the question is not cacheable, if f queries a server that the caller has chosen, or if
+// the cause of a failure is this machine, a full queue or Close.
 func (c *core) storeResult(f *sharedFlight, r *result) {
 	q, cache := f.question, c.conf.Cache
 	ttl := r.limitTTL(q.Query, cache)
 	now := time.Now()
 	switch {
-	case !c.isCacheable(q):
+	case f.server != nil || !c.isCacheable(q):
 	case isUncacheable(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		keep := serverFailureTTL
@@ -551,15 +559,7 @@ func (c *core) queryServerAt(ctx context.Context, query *wire.Query, address str
 	if c.conf.RebindFilter != nil {
 		q.route = c.servers.findRoute(query).route
 	}
-	r := c.runFlight(ctx, nil, &sharedFlight{question: q, resolve: func(f *sharedFlight) *result {
-		r := c.servers.retryUntilAvailable(&f.span, q, func(q question) *result {
-			return c.servers.queryGroup(&f.span, new(groupQuery), q, group.Servers{s})
-		})
-		c.dequeueFlight(f, r)
-		return r
-	}})
-	r.limitTTL(query, c.conf.Cache)
-	return c.trace.reportAnswer(ctx, query, r)
+	return c.trace.reportAnswer(ctx, query, c.runFlight(ctx, nil, &sharedFlight{question: q, server: s}))
 }
 
 // isUncacheable reports whether an error must not be cached, because it says nothing about the servers. Its cause is this
@@ -734,12 +734,12 @@ type sharedFlight struct {
 	// full queue of questions that wait for servers.
 	span       transport.InlineContext
 	queueEntry queuedQuery
-	question                               // of the caller that started the flight
-	purpose    flightPurpose               // why the servers are asked
-	stay       context.Context             // a further context that ends the exchange; may be nil
-	resolve    func(*sharedFlight) *result // asks the servers and stores the result in the cache
-	origin     answerOrigin                // where the answer comes from
-	r          *result                     // the result
+	question                   // of the caller that started the flight
+	server     *group.Server   // the only server that is queried; nil: the servers of the route
+	purpose    flightPurpose   // why the servers are asked
+	stay       context.Context // a further context that ends the exchange; may be nil
+	origin     answerOrigin    // where the answer comes from
+	r          *result         // the result
 }
 
 // leaveFlight removes one caller, whose context ctx has ended, from the shared exchange f (a flight). If no caller is
