@@ -68,8 +68,8 @@ func (h *health) isFailing() bool { return h.failureCount.Load() >= maxFailures 
 // IsSilent reports whether the server is silent: the last three queries to it (maxMisses) had no response.
 func (h *health) IsSilent() bool { return h.isSilent.Load() }
 
-// IsDown reports whether the server is silent, or has responded with failures for several names in a row, and has
-// failed a probe as well.
+// IsDown reports whether the server does not work: it has failed a probe, and it is silent or has responded with
+// failures for several names in a row.
 func (h *health) IsDown() bool { return h.isDown.Load() }
 
 // HasAnswered reports whether the server has ever answered a question without a failure.

@@ -69,7 +69,7 @@ type Pool struct {
 	sharedBucket *budget.Bucket // a hedge to any server costs one of its tokens
 
 	mu      sync.Mutex               // guards the fields below; a Server's locks are taken after it, never before
-	servers map[string]*pooledServer // by name; nil after Close
+	servers map[string]*pooledServer // by name; nil after RemoveAllServers
 }
 
 // NewPool returns an empty Pool. conf must have all defaults filled in.
@@ -97,10 +97,11 @@ type pooledServer struct {
 }
 
 // GetOrCreateServer returns the server with the given name. If the Pool has none, it creates one from the Target that
-// the function target returns. A full Pool first removes its least recently used server, if that is permitted.
+// the function target returns. A full Pool first removes its least recently used server, among those that it need not
+// keep.
 //
 // use determines how long the Pool must keep the server. A caller with UseOnce must call Release later. The error is
-// the error of target, or transport.ErrClosed after Close.
+// the error of target, or transport.ErrClosed after RemoveAllServers.
 func (p *Pool) GetOrCreateServer(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +133,7 @@ func (p *Pool) GetOrCreateServer(name string, use Usage, target func() (Target, 
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if pooled := p.servers[s.Name]; pooled != nil { // nil after Close
+	if pooled := p.servers[s.Name]; pooled != nil { // nil after RemoveAllServers
 		pooled.temporaryCallers--
 	}
 }

@@ -290,10 +290,10 @@ func (s *serverSelection) recordUnansweredQueries(now time.Time) {
 }
 
 // selectAffordableServer selects the server for a retransmission, and spends a token of that server's budget. It
-// returns the index of the best server whose budget permits the retransmission. isPaid is false if no budget permits
-// it. isFirst must be true for the first retransmission of a question.
+// returns the index of the first server, in the order of selectServer, whose budget permits the retransmission. isPaid
+// is false if no budget permits it. isFirst must be true for the first retransmission of a question.
 //
-// A server that responded with a failure is selected only if it is the best of all.
+// A server that responded with a failure is selected only if it is the first in that order.
 func (s *serverSelection) selectAffordableServer(isFirst bool) (server int, isPaid bool) {
 	excluded := uint64(0)
 	for range s.servers {
