@@ -284,8 +284,9 @@ type requestProgress struct {
 	cancel    func()       // cancels the request; nil: the request is never abandoned
 }
 
-// acquireConn returns a connection of the pool with the given index, for one request with the question q. It may wait
-// until ctx ends. The caller must pass the connection to fetchAnswer, which releases it.
+// acquireConn returns a connection over which q can be sent: one of the pool with the given index, or a new one if pool
+// is exclusivePool. It waits until the connection has a free stream, or ctx ends. The caller must pass the connection
+// to fetchAnswer, which releases it.
 func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case pool == exclusivePool:
@@ -682,14 +683,14 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 }
 
 // endRequest records the end of the request with the given number, which began at start. probe is the value that was
-// passed to beginRequest. connection must be true if the server has ended the connection.
+// passed to beginRequest. ended must be true if the server has ended the connection.
 //
 // The results are other possible reasons for that end. probed is true if a probe was in flight at any time during the
 // request. others is true if another request has begun since.
-func (h *httpConn) endRequest(probe, connection bool, number int, start time.Time) (probed, others bool) {
+func (h *httpConn) endRequest(probe, ended bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if probe && connection {
+	if probe && ended {
 		h.lastProbeEnd = time.Now()
 	}
 	probed = h.probesInFlight > 0 || !h.lastProbeEnd.Before(start)
@@ -769,8 +770,7 @@ func (h *httpConn) connectionRTT() time.Duration {
 	return kernelRTT(h.conns[len(h.conns)-1])
 }
 
-// trackConn records c as an open connection of h. It returns a trackedConn, which removes that record when it is
-// closed.
+// trackConn adds c to the open connections of h. It returns a trackedConn, which removes c from them when it is closed.
 func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	if h.pool != nil {
 		h.pool.resetCapacity(h)

@@ -72,8 +72,8 @@ type messageConnPool struct {
 	room    chan struct{}       // capacity 1; full if a connection may have become free for a waiting query; nil: none has waited
 }
 
-// A pooledMessageConn is an open connection of a messageConnPool. It counts its queries in flight, because the pool
-// selects the connection with the fewest, and its responses.
+// A pooledMessageConn is an open connection of a messageConnPool. It counts its responses and its queries in flight. A
+// new query uses the connection with the fewest queries in flight.
 type pooledMessageConn struct {
 	MessageConn
 	pool       *messageConnPool

@@ -388,8 +388,8 @@ func (u *udpTransport) reportSpoofed(err error) {
 // while. The latency of a late response can then be measured, and that response cannot reach the next socket with the
 // same port.
 //
-// expiring must be true if the end of the query's context may still set the read deadline of the socket. A read that
-// fails too early for this reason is repeated.
+// expiring must be true if the end of the query's context may interrupt a read of the socket after this call. An
+// interrupted read is then repeated.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.TryBeginAbandonedQuery() {
