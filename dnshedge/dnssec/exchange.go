@@ -113,7 +113,7 @@ func (c *core) answerMessage(ctx context.Context, m *dns.Msg) (*dns.Msg, error) 
 	a, err := c.resolveQuestion(within, b, m, q)
 	spent, _, _ := b.validation.SpentWork()
 	c.validator.Counts.Verifications.Add(int64(spent))
-	defer c.events.LogRootWarnings(c.conf.Logger, "dnssec", time.Now(), c.validator.FillStats)
+	defer c.validator.LogRootWarnings(time.Now())
 	switch why := (*validate.Reason)(nil); {
 	case err == nil:
 		c.countSecurity(a)

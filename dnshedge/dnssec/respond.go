@@ -1,8 +1,6 @@
 package dnssec
 
 import (
-	"time"
-
 	"github.com/miekg/dns"
 
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
@@ -31,10 +29,7 @@ func (c *core) recordBogus(q question, why *validate.Reason) {
 	if why.Limit != "" {
 		c.countLimitReached(statsLimitName(why.Limit))
 	}
-	c.validator.Counts.AddBogus(why.EDE)
-	c.events.RecordBogus(c.conf.Logger, "dnssec", observe.RecursorBogus{
-		Time: time.Now(), Name: q.name, Type: dns.Type(q.qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: chain.ReasonText(why), Zone: why.Zone, Server: why.Server,
-	})
+	c.validator.RecordBogus(why.EDE, observe.RecursorBogus{Name: q.name, Type: dns.Type(q.qtype).String(), Text: chain.ReasonText(why), Zone: why.Zone, Server: why.Server})
 }
 
 // statsLimitName converts the name of a limit of cryptographic work, as in validate.Reason.Limit, to its name in the

@@ -91,7 +91,6 @@ type core struct {
 	validator *chain.Validator // nil if validation is off
 
 	counters counters
-	events   chain.ValidationLog
 	avoided  avoidedUpstreams
 	ctx      context.Context // canceled by Close
 	cancel   context.CancelCauseFunc
@@ -143,6 +142,8 @@ func (c *core) applyConfig(v *Validator) error {
 		ReportBogus:  func(*chain.Zone, netip.AddrPort, string) { c.validator.Counts.Rejected.Add(1) }, // a questionBudget knows the upstreams that it has asked
 		DropReferral: func(*chain.Zone) {},                                                             // there are no referrals
 		IsLocalError: localerror.IsLocal,
+		Logger:       v.Logger,
+		LogSource:    "dnssec",
 		Go:           func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) },
 	}
 	if err := conf.ReadTrust("dnssec: Validator.Trust", v.Trust.Anchors, v.Trust.Insecure); err != nil {
@@ -244,7 +245,6 @@ func (v *Validator) Stats() observe.RecursorStats {
 	})
 	if c.validator != nil {
 		c.validator.FillStats(&s)
-		c.events.FillStats(&s)
 		s.Zones = c.validator.CountZones()
 	}
 	return s

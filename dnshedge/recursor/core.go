@@ -66,7 +66,6 @@ type core struct {
 type resolverCounters struct {
 	questions, failures, localAnswers, lookups, scrubbed atomic.Int64
 	limited                                              sync.Map // by field of Limits: number (*atomic.Int64) of questions that reached the limit
-	events                                               chain.ValidationLog
 }
 
 // errPanicked is the error of every call of a Resolver whose initialization has panicked.
@@ -173,6 +172,7 @@ func (c *core) initValidator(t dnssec.Trust) error {
 	conf.ReportBogus = func(z *chain.Zone, server netip.AddrPort, name string) { c.pool.ReportBogus(z.Name, server, name) }
 	conf.DropReferral = func(z *chain.Zone) { c.cache.removeEntry(cacheKey{name: z.Name, zone: true}) }
 	conf.IsLocalError = isLocalFailure
+	conf.Logger, conf.LogSource = c.conf.Logger, "recursor"
 	conf.Go = func(f func(context.Context)) { c.running.Go(func() { f(c.ctx) }) }
 	c.validator = chain.NewValidator(conf)
 	return nil

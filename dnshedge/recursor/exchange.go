@@ -202,15 +202,14 @@ func (e *aliasLoopError) Error() string {
 // The returned error is err. It is errRootKeySentinel instead if q is a secure root key sentinel query that must be
 // answered with SERVFAIL (see checkRootKeySentinel).
 func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err error) (dnssec.Security, error) {
-	defer c.counters.events.LogRootWarnings(c.conf.Logger, "recursor", time.Now(), c.validator.FillStats)
+	defer c.validator.LogRootWarnings(time.Now())
 	spent, _, _ := b.validation.SpentWork()
 	c.validator.Counts.Verifications.Add(int64(spent))
 	c.validator.Counts.Synthesized.Add(int64(b.synthesized.Load()))
 	bogus := (*dnssec.Error)(nil)
 	switch {
 	case errors.As(err, &bogus):
-		c.validator.Counts.AddBogus(bogus.EDE)
-		c.recordBogus(q.name, q.qtype, bogus)
+		c.recordBogus(q, bogus)
 		if bogus.Limit != "" {
 			c.countLimitReached(bogus.Limit)
 		}

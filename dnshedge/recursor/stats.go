@@ -2,11 +2,7 @@ package recursor
 
 import (
 	"sync/atomic"
-	"time"
 
-	"github.com/miekg/dns"
-
-	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/observe"
 )
 
@@ -31,16 +27,7 @@ func (r *Resolver) Stats() Stats {
 	c.cache.fillStats(&s)
 	if c.validator != nil {
 		c.validator.FillStats(&s)
-		c.counters.events.FillStats(&s)
 	}
 	c.pool.FillStats(&s)
 	return s
-}
-
-// recordBogus adds a bogus answer to the statistics, and logs a warning. The answer was for the question with the given
-// name and type. why is the reason why its validation has failed.
-func (c *core) recordBogus(name string, qtype uint16, why *dnssec.Error) {
-	c.counters.events.RecordBogus(c.conf.Logger, "recursor", observe.RecursorBogus{
-		Time: time.Now(), Name: name, Type: dns.Type(qtype).String(), Reason: observe.ExtendedError(why.EDE), Text: why.Text, Zone: why.Zone, Server: why.Server,
-	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/dnshedge/internal/chain"
 	"github.com/gohedge/hedge/dnshedge/internal/validate"
+	"github.com/gohedge/hedge/observe"
 )
 
 // resolveAndValidate resolves q and validates the answer, which may be an alias. While the answer is bogus, it queries
@@ -85,10 +86,15 @@ func (l *lookup) applyReportMode(q question, r *parsedResponse, err error) error
 	if err == nil || r == nil || !l.core.conf.Trust.Report || !errors.As(err, &why) {
 		return err
 	}
-	l.core.validator.Counts.AddBogus(why.EDE)
-	l.core.recordBogus(q.name, q.qtype, why)
+	l.core.recordBogus(q, why)
 	r.Status, r.Reason = validate.Insecure, nil
 	return nil
+}
+
+// recordBogus adds a bogus answer to q to the statistics, and logs a warning. why is the reason why its validation has
+// failed.
+func (c *core) recordBogus(q question, why *dnssec.Error) {
+	c.validator.RecordBogus(why.EDE, observe.RecursorBogus{Name: q.name, Type: dns.Type(q.qtype).String(), Text: why.Text, Zone: why.Zone, Server: why.Server})
 }
 
 // withPartialDeadline returns a context with a quarter of the time until the deadline of ctx. The rest is left for

@@ -9,6 +9,7 @@ package chain
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -103,6 +104,11 @@ type Config struct {
 	IsLocalError func(error) bool
 	// Go runs a function in a new goroutine. The context of the function must end when the caller is closed.
 	Go func(func(context.Context))
+
+	// Logger receives warnings about bogus zones and about the root's keys. If it is nil, nothing is logged. LogSource is
+	// the name of the caller's package, with which each message begins.
+	Logger    *slog.Logger
+	LogSource string
 }
 
 // A Validator determines the security status of answers, along chains of trust from the trust anchors. It caches the
@@ -112,6 +118,7 @@ type Validator struct {
 	anchors    trustAnchors
 	aggressive *aggressive.Cache // verified proofs, for synthesis of answers (RFC 8198)
 	Counts     Counters
+	log        validationLog
 
 	mu         sync.Mutex            // guards the following fields, except the contents of rootKeyStatus
 	keyCache   map[string]*keyEntry  // by zone name

@@ -18,15 +18,6 @@ type Counters struct {
 	bogusByEDE       sync.Map     // by EDE code: number (*atomic.Int64) of bogus answers
 }
 
-// AddBogus counts a bogus answer. ede is the info code of its extended error (RFC 8914).
-func (c *Counters) AddBogus(ede uint16) {
-	n, ok := c.bogusByEDE.Load(ede)
-	if !ok {
-		n, _ = c.bogusByEDE.LoadOrStore(ede, new(atomic.Int64))
-	}
-	n.(*atomic.Int64).Add(1)
-}
-
 // RootAnchors returns the key tags of the root's trust anchors. It returns nil if the root has no trust anchor.
 func (c *Validator) RootAnchors() []uint16 {
 	if a := c.anchors["."]; a != nil && a.ds != nil {
@@ -35,8 +26,8 @@ func (c *Validator) RootAnchors() []uint16 {
 	return nil
 }
 
-// FillStats sets the counters and the observations of root keys in s. It adds the memory of the Validator's caches to
-// s.Bytes, in bytes.
+// FillStats sets the counters, the last bogus answers (newest first) and the observations of root keys in s. It adds the
+// memory of the Validator's caches to s.Bytes, in bytes.
 func (c *Validator) FillStats(s *observe.RecursorStats) {
 	n := &c.Counts
 	s.Secure, s.Insecure, s.Bogus = n.Secure.Load(), n.Insecure.Load(), make(map[uint16]int64)
@@ -50,6 +41,10 @@ func (c *Validator) FillStats(s *observe.RecursorStats) {
 	s.Bytes += c.bytes
 	c.mu.Unlock()
 	s.Bytes += c.aggressive.Bytes()
+	c.log.mu.Lock()
+	s.LastBogus = slices.Clone(c.log.lastBogus)
+	c.log.mu.Unlock()
+	slices.Reverse(s.LastBogus)
 	r := &c.rootStatus
 	r.mu.Lock()
 	defer r.mu.Unlock()
