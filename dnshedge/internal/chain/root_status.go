@@ -36,15 +36,10 @@ func (r *rootKeyStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err 
 		if !ok || k.Flags&dns.SEP == 0 || k.Flags&dns.REVOKE != 0 {
 			continue
 		}
-		if tag := k.KeyTag(); hasAnchorWithTag(d, k) {
+		if tag := k.KeyTag(); slices.Contains(d.KeyTags(), tag) {
 			r.anchoredTags = append(r.anchoredTags, tag)
 		} else {
 			r.unknownTags = append(r.unknownTags, tag)
 		}
 	}
-}
-
-// hasAnchorWithTag reports whether a trust anchor in d has the same key tag as the key k.
-func hasAnchorWithTag(d *validate.DSSet, k *dns.DNSKEY) bool {
-	return slices.Contains(d.KeyTags(), k.KeyTag())
 }
