@@ -106,7 +106,8 @@ func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duratio
 	}
 }
 
-// advanceWindows moves the windows of a host to the time now. The caller holds mu.
+// advanceWindows starts a new window if the host's current one is over, and returns the host's latencies. The caller
+// holds mu.
 func (p *Policy) advanceWindows(now time.Duration, name string) *hostLatencies {
 	h := p.hosts[name]
 	switch {

@@ -14,7 +14,7 @@ import (
 // pauses it to let other clients run.
 type Clock func() time.Duration
 
-// A RoundTripper is an HTTP transport that hedges requests of all methods.
+// A RoundTripper is an HTTP transport that hedges requests of all methods, even if they are not idempotent.
 type RoundTripper struct {
 	Policy *Policy
 	Clock  Clock
@@ -68,9 +68,9 @@ func UnaryClientInterceptor(p *Policy, clock Clock) grpc.UnaryClientInterceptor 
 	}
 }
 
-// raceAttempts calls attempt, and calls it again as a hedge when the delay of policy p has passed. It returns the
-// result of the attempt that ends first. The other attempt is cancelled, and its result is passed to discard. The
-// caller must call cancel when the winner's context is no longer needed. host is the key for p.
+// raceAttempts calls attempt, and calls it again as a hedge when the delay of policy p for host has passed. It returns
+// the result of the attempt that ends first. The other attempt is cancelled, and its result is passed to discard. The
+// caller must call cancel when the winner's context is no longer needed.
 func raceAttempts[T any](ctx context.Context, p *Policy, clock Clock, host string, attempt func(context.Context) (T, error), discard func(T)) (v T, cancel context.CancelFunc, err error) {
 	type result struct {
 		v   T

@@ -40,8 +40,8 @@ var SupportedTransports = map[string][]string{
 	"dnsdist": {"udp", "tls", "https"}, "sdns": {"udp"}, "hickory": {"udp"},
 }
 
-// Command returns the command that runs a forwarder: a peer, "forwarder" for this library, or BareGo for a minimal Go
-// server. The error is exec.ErrNotFound if the program is not installed.
+// Command returns the command that runs the named forwarder: a DNS server of another project, "forwarder" for this
+// library, or BareGo for a minimal Go server. The error is exec.ErrNotFound if the program is not installed.
 func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	if f.ServesTLS && name != "forwarder" && name != "unbound" && name != BareGo {
 		return nil, fmt.Errorf("no configuration of %s for DNS over TLS", name)

@@ -37,7 +37,7 @@ func PeerOf(contender string) string {
 // Peers has commands with first arguments for peers, DNS servers of other projects. Without an entry, the program is in PATH.
 type Peers map[string][]string
 
-// Add sets the command of a peer. text has the form name=command.
+// Add sets the command of a peer, a DNS server of another project. text has the form name=command.
 func (p Peers) Add(text string) error {
 	name, command, _ := strings.Cut(text, "=")
 	words := strings.Fields(command)
@@ -51,7 +51,7 @@ func (p Peers) Add(text string) error {
 	return nil
 }
 
-// Command returns the command that runs a peer, a DNS server of another project. exec.ErrNotFound means: not installed.
+// Command returns the command that runs peer, a DNS server of another project, or exec.ErrNotFound if it is not installed.
 func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	command := p[peer]
 	for _, known := range peerPrograms {
