@@ -110,7 +110,7 @@ func (l *testbed) startClients() ([]*client, error) {
 	})
 }
 
-// checkAnswer returns err, or an error unless r has exactly one record.
+// checkAnswer returns err if it is not nil, and otherwise an error unless r has exactly one record.
 func checkAnswer(r *dns.Msg, err error) error {
 	switch {
 	case err != nil:

@@ -67,8 +67,8 @@ func Run(ctx context.Context, conf lab.Config) ([]lab.Row, error) {
 	return rows, ctx.Err()
 }
 
-// measureInterleaved lets the clients look up each name one after another. The names of a client differ from each
-// other, so that a cache is no advantage.
+// measureInterleaved lets the clients look up each name one after another. Each lookup is for a new name, so that a
+// cache is no advantage.
 func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	start := time.Now()
 	lab.Load{Workers: cmp.Or(l.conf.Workers, interleavedWorkers)}.Send(ctx, l.conf.Calls, func(n int) {
