@@ -387,7 +387,7 @@ func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns 
 // largeAddressCount is a number of addresses that do not fit into a datagram.
 const largeAddressCount = 100
 
-// newHost returns a host. big is the probability that its addresses do not fit into a UDP response.
+// newHost returns the i-th host. big is the probability that its addresses do not fit into a UDP response.
 func (b *internetBuilder) newHost(i int, big float64) *host {
 	h := &host{a: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, ttl: b.drawTTL()}
 	if b.plain {

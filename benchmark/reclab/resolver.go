@@ -67,8 +67,8 @@ func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
 
-// newLibraryStarter returns the Start function of this library's resolver with the settings h. It runs in a helper
-// process, or in this process if the network is in memory.
+// newLibraryStarter returns a function that starts this library's resolver with the settings h: in a helper process, or
+// in this process if the network is in memory.
 func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		s := librarySettings{Hedge: h}

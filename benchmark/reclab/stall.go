@@ -17,7 +17,7 @@ const (
 // A stall is a period in which this process did not run, so that a timer was more than 100 ms late.
 type stall struct{ from, to time.Time }
 
-// recordStalls measures until ctx ends, and then returns the stalls.
+// recordStalls watches for stalls until ctx ends, and then returns them.
 func recordStalls(ctx context.Context) (stalls []stall) {
 	for ctx.Err() == nil {
 		begin := time.Now()
