@@ -86,7 +86,7 @@ func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hed
 
 type requestIDKey struct{}
 
-// newClient makes a client of the strategy for the server in the network at, over http or grpc. It completes setup.
+// newClient makes a client of the strategy for the server at the location at, over http or grpc. It fills in setup.
 func (s strategy) newClient(protocol string, at *serverLocation, setup *clientSetup) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {

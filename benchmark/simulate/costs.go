@@ -12,7 +12,7 @@ import (
 
 const benchmarkRuns = 5
 
-// runGoBenchmark returns the output of five runs of go test with args, so that the benchmarks take turns.
+// runGoBenchmark runs go test with args five times, one run after the other, and returns the output of all runs.
 func runGoBenchmark(ctx context.Context, args string, p *progressDisplay) ([]byte, error) {
 	var all []byte
 	for i := range benchmarkRuns {

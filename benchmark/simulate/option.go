@@ -192,7 +192,7 @@ func (o *options) checkPeers() error {
 	return fmt.Errorf("-peer %s=%s: engine %s starts no DNS servers", name, strings.Join(o.peers[name], " "), o.engine.spec().name)
 }
 
-// newChoiceError returns the error for a flag with an invalid value.
+// newChoiceError returns the error for the flag name with a value that is not among the allowed ones.
 func newChoiceError(name, value string, allowed []string) error {
 	return fmt.Errorf("-%s %q: must be %s", name, value, joinWithOr(allowed))
 }

@@ -139,8 +139,8 @@ func formatCaches(f engineResults) string {
 	return table.formatMarkdown()
 }
 
-// formatManyClients returns the Markdown table of DNS servers with many connections: a row for each scenario, with four
-// cells for each server. The rates are compared with those of the first scenario, which uses UDP.
+// formatManyClients returns the Markdown table of DNS servers with many connections: a row for each scenario. Four
+// cells for each server have the rate, its share of the rate over UDP, the processor time, and the memory.
 func formatManyClients(f engineResults) string {
 	table := textTable{titles: []string{""}}
 	for _, udp := range f.scenarios[0].results {

@@ -31,7 +31,7 @@ func (virtualEngine) supports(sc scenario, s strategy) bool {
 	return s.virtual != nil && s.runsIn(sc) && (sc.replayable || !s.isBestStatic())
 }
 
-// withLimiters returns a copy of w whose servers have a hedge.Limiter if the strategy says so.
+// withLimiters returns a copy of w whose servers have a hedge.Limiter if s.limited is set.
 func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	if s.limited {
 		q := *w.Queue
