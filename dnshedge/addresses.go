@@ -27,7 +27,7 @@ func (c *Client) Addresses(name string) []string {
 		return nil
 	}
 	s := core.servers
-	if s.findRoute(q).domainLen > 0 {
+	if core.findDomainRoute(q).domainLen > 0 {
 		return nil
 	}
 	var all []string

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/domain"
 	"github.com/gohedge/hedge/dnshedge/internal/flight"
 	"github.com/gohedge/hedge/dnshedge/internal/group"
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
@@ -167,7 +168,7 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 		return f, false
 	}
 	if q.HasOptions() {
-		q = c.servers.findRoute(q).Query
+		q = c.findDomainRoute(q).Query
 	}
 	c.expireOnSystemChange(now)
 	if f, ok = c.conf.Cache.getFreshAnswer(q, now); ok {
@@ -225,6 +226,24 @@ func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, addr
 	return c.resolveShared(ctx, stay, q, cached)
 }
 
+// A question is a query of a client together with its route, which determines whom the Client asks.
+type question struct {
+	*wire.Query
+	route
+}
+
+// A route determines where answers for the names in a domain come from: this machine, an Exchanger, or servers.
+type route struct {
+	local            *dns.Msg  // response from the hosts file or a special-use zone; nil: there is none
+	exchanger        Exchanger // Exchanger of the longest domain in Client.Routes; nil: the Client's own Exchanger or servers are asked
+	hasSystemServers bool      // the system has separate servers for the domain
+	domainLen        int       // length of the domain in wire format; 0: no domain matches
+}
+
+// isRouted reports whether the question goes to an Exchanger in Client.Routes, or to separate servers that the operating
+// system has for a domain. All other questions go to the servers for all names.
+func (r *route) isRouted() bool { return r.exchanger != nil || r.hasSystemServers }
+
 // findRoute determines the source of the answer to a query: the hosts file, a special-use zone (names that are answered
 // without a query), a route, or the servers for all names. The hosts file has precedence over routes, and a route, except
 // the route ".", over special-use zones.
@@ -235,11 +254,28 @@ func (c *core) findRoute(query *wire.Query) question {
 			return question{Query: query, route: route{local: h.Answer(query)}}
 		}
 	}
-	q := c.servers.findRoute(query)
+	q := c.findDomainRoute(query)
 	if use := c.conf.SpecialUse; isLocal && q.domainLen <= 1 && use != SpecialUseOff {
 		var buf [wire.MaxKey]byte
 		if z := special.FindZone(query.AppendKey(buf[:0])[:len(query.Name)], use == SpecialUseForwarder); z != nil {
 			q.local = z.Answer(query.PresentationName(), query.Type)
+		}
+	}
+	return q
+}
+
+// findDomainRoute returns a query with its route. The route is that of the longest domain that contains the query's name:
+// a domain in Client.Routes, or one for which the operating system has separate servers. The returned question has no
+// EDNS options if the Exchanger for it ignores options.
+func (c *core) findDomainRoute(query *wire.Query) question {
+	q := question{Query: query}
+	if q.exchanger, q.domainLen = domain.LongestMatch(c.servers.routes, query); q.exchanger == nil {
+		servers, n := c.servers.system.RouteServers(query, time.Now())
+		q.hasSystemServers, q.domainLen = servers != nil, max(q.domainLen, n)
+	}
+	if query.HasOptions() {
+		if _, unused := cmp.Or(q.exchanger, c.servers.exchanger).(interface{ IgnoresOptions() }); unused {
+			q.Query = query.WithoutOptions()
 		}
 	}
 	return q
@@ -389,7 +425,7 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	if ctx.Err() != nil {
 		return first.r
 	}
-	f := c.joinOrStartFlight(ctx, nil, c.servers.findRoute(q.Query), secondFlight)
+	f := c.joinOrStartFlight(ctx, nil, c.findDomainRoute(q.Query), secondFlight)
 	select {
 	case <-f.Done:
 		return f.r
@@ -557,7 +593,7 @@ func (c *core) queryServerAt(ctx context.Context, query *wire.Query, address str
 	defer c.servers.pool.Release(s)
 	q := question{Query: query}
 	if c.conf.RebindFilter != nil {
-		q.route = c.servers.findRoute(query).route
+		q.route = c.findDomainRoute(query).route
 	}
 	return c.trace.reportAnswer(ctx, query, c.runFlight(ctx, nil, &sharedFlight{question: q, server: s}))
 }

@@ -686,24 +686,6 @@ func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
 	return s.filter.filterAnswer(q.Query, a)
 }
 
-// A question is a query of a client together with its route, which determines whom the Client asks.
-type question struct {
-	*wire.Query
-	route
-}
-
-// A route determines where answers for the names in a domain come from: this machine, an Exchanger, or servers.
-type route struct {
-	local            *dns.Msg  // response from the hosts file or a special-use zone; nil: there is none
-	exchanger        Exchanger // Exchanger of the longest domain in Client.Routes; nil: the Client's own Exchanger or servers are asked
-	hasSystemServers bool      // the system has separate servers for the domain
-	domainLen        int       // length of the domain in wire format; 0: no domain matches
-}
-
-// isRouted reports whether the question goes to an Exchanger in Client.Routes, or to separate servers that the operating
-// system has for a domain. All other questions go to the servers for all names.
-func (r *route) isRouted() bool { return r.exchanger != nil || r.hasSystemServers }
-
 // parseRoutes converts Client.Routes to a map with the domains in wire format and lower case as its keys. It returns an
 // error if a domain is invalid or occurs twice.
 func parseRoutes(given map[string]Exchanger) (map[string]Exchanger, error) {
@@ -719,23 +701,6 @@ func parseRoutes(given map[string]Exchanger) (map[string]Exchanger, error) {
 		out[key] = e
 	}
 	return out, nil
-}
-
-// findRoute returns a query with its route. The route is that of the longest domain that contains the query's name: a
-// domain in Client.Routes, or one for which the operating system has separate servers. The returned question has no EDNS
-// options if the Exchanger for it ignores options.
-func (s *clientServers) findRoute(query *wire.Query) question {
-	q := question{Query: query}
-	if q.exchanger, q.domainLen = domain.LongestMatch(s.routes, query); q.exchanger == nil {
-		servers, n := s.system.RouteServers(query, time.Now())
-		q.hasSystemServers, q.domainLen = servers != nil, max(q.domainLen, n)
-	}
-	if query.HasOptions() {
-		if _, unused := cmp.Or(q.exchanger, s.exchanger).(interface{ IgnoresOptions() }); unused {
-			q.Query = query.WithoutOptions()
-		}
-	}
-	return q
 }
 
 // An unwrapper is an Exchanger that passes questions to another Exchanger, for example a dnssec.Validator. Unwrap
