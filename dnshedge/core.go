@@ -21,6 +21,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/special"
 	"github.com/gohedge/hedge/dnshedge/internal/system"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/budget"
 	"github.com/gohedge/hedge/internal/policy"
@@ -578,9 +579,24 @@ func (c *core) storeResult(f *sharedFlight, r *result) {
 		}
 		cache.storeFailure(q.Query, r.answer, r.err, now, q.domainLen, keep, f.origin)
 	default:
-		f.origin.validated = r.answer.IsAuthentic() && c.servers.deniesNamesBelow(q, r)
+		f.origin.validated = r.answer.IsAuthentic() && c.deniesNamesBelow(q, r)
 		cache.storeAnswer(q.Query, r.answer, ttl, now, f.origin)
 	}
+}
+
+// deniesNamesBelow reports whether the NXDOMAIN answer r to q also proves that no names exist below q's name (RFC 8020
+// §2). r must have the flag AD. The result is true if its server has Upstream.TrustAD, or its Exchanger a method
+// NothingBelow that returns true.
+func (c *core) deniesNamesBelow(q question, r *result) bool {
+	if r.from != nil {
+		return upstreamOf(r.from).TrustAD
+	}
+	e, ok := cmp.Or(q.exchanger, c.servers.exchanger).(interface{ NothingBelow(name string) bool })
+	nothing := false
+	if ok {
+		usercode.RunGuarded(func() { nothing = e.NothingBelow(q.PresentationName()) })
+	}
+	return nothing
 }
 
 // queryServerAt sends a question only to the server at address, with hedging, and returns the result. The answer is

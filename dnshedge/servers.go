@@ -621,21 +621,6 @@ func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
 
-// deniesNamesBelow reports whether the NXDOMAIN answer r to q also proves that no names exist below q's name (RFC 8020
-// §2). r must have the flag AD. The result is true if its server has Upstream.TrustAD, or its Exchanger a method
-// NothingBelow that returns true.
-func (s *clientServers) deniesNamesBelow(q question, r *result) bool {
-	if r.from != nil {
-		return upstreamOf(r.from).TrustAD
-	}
-	e, ok := cmp.Or(q.exchanger, s.exchanger).(interface{ NothingBelow(name string) bool })
-	nothing := false
-	if ok {
-		usercode.RunGuarded(func() { nothing = e.NothingBelow(q.PresentationName()) })
-	}
-	return nothing
-}
-
 // resolveByExchanger sends q to the Exchanger e, removes private addresses from the response if the Client has a
 // RebindFilter, and returns the result.
 func (s *clientServers) resolveByExchanger(ctx context.Context, q question, e Exchanger) *result {
