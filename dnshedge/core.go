@@ -666,53 +666,6 @@ func (c *core) currentOrigin(q question) (from answerOrigin) {
 	return from
 }
 
-// appendAnswer answers q and appends the response to b in wire format, with at most limit bytes. The flag RA is set
-// in the response, and AA is cleared, as in the responses of a forwarder. After an error, appendAnswer returns b
-// unchanged and the error.
-func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
-	if f, ok := c.answerFromFreshCache(ctx, q); ok {
-		return f.appendResponse(b, q, limit), nil
-	}
-	r := c.answerQuestion(ctx, context.Background(), q, "") // the second context keeps the flight in this goroutine; Client.Close ends it
-	if r.err != nil {
-		return b, r.err
-	}
-	return appendForwarderResponse(b, q, r.answer, r.view, limit), nil
-}
-
-// appendResult appends the response to q to b in wire format, with at most limit bytes. It is the answer in r, or
-// SERVFAIL with an extended error (RFC 8914) if r has an error.
-func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
-	if r.err == nil {
-		return appendForwarderResponse(b, q, r.answer, r.view, limit)
-	}
-	code := uint16(edeNetwork)
-	switch t := (*Error)(nil); {
-	case errors.Is(r.err, ErrTooManyQuestions):
-		code = edeOther // no fault of the servers or the network
-	case errors.As(r.err, &t) && t.Timeout():
-		code = edeNoReachable
-	}
-	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
-}
-
-// appendResponse appends the cached answer to b in wire format, as the response to q, and returns the extended slice. The
-// response has at most limit bytes. The cached entry must not be a failure without a response.
-func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
-	a, view, _ := f.toAnswer(q)
-	return appendForwarderResponse(b, q, a, view, limit)
-}
-
-// appendForwarderResponse appends a response to q with the answer a to b in wire format. view says how the answer is
-// presented, for example with which TTLs. The flags are those of a forwarder (RA, not AA). The response has at most limit
-// bytes.
-func appendForwarderResponse(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
-	start := len(b)
-	b = a.Append(b, q, view, limit)
-	wire.SetForwarderFlags(b[start:])
-	return b
-}
-
 // A result is the answer to a question, or the error if there is no answer, and data for retries and Trace. Several
 // callers may share it, so it must not be changed after the function that creates it has returned.
 type result struct {

@@ -147,6 +147,20 @@ func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	k.wakeReader()
 }
 
+// appendAnswer answers q and appends the response to b in wire format, with at most limit bytes. The flag RA is set
+// in the response, and AA is cleared, as in the responses of a forwarder. After an error, appendAnswer returns b
+// unchanged and the error.
+func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
+	if f, ok := c.answerFromFreshCache(ctx, q); ok {
+		return f.appendResponse(b, q, limit), nil
+	}
+	r := c.answerQuestion(ctx, context.Background(), q, "") // the second context keeps the flight in this goroutine; Client.Close ends it
+	if r.err != nil {
+		return b, r.err
+	}
+	return appendForwarderResponse(b, q, r.answer, r.view, limit), nil
+}
+
 // wakeReader wakes one call of Read that waits for a response. It must be called when there is a new response to read, or
 // an error.
 func (k *inProcessConn) wakeReader() {
