@@ -200,9 +200,9 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 	return r
 }
 
-// answerUntraced answers a question locally, from the cache, or from the servers. If address is not empty, only the
-// server at that address is queried. stay has the same meaning as in answerQuestion, which also reports the lookup to
-// Trace.
+// answerUntraced answers a question as answerQuestion does, but does not report the lookup to Trace. If address is not
+// empty, only the server at that address is queried. If stay is not nil, the calling goroutine may query the servers
+// itself, until stay ends.
 func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -646,9 +646,9 @@ func (c *core) findSystemServers() []*system.Servers {
 	return f.servers
 }
 
-// currentOrigin returns the origin with which an answer to q is cached: the number of this Client, the route, and the
-// generation of the system's servers if these may be queried. It must be called before the servers are queried, because
-// the system's servers may change meanwhile.
+// currentOrigin returns the origin with which an answer to q is cached: the number of this Client and the route. If the
+// operating system's servers may be queried for q, it includes their generation, a number that changes with them. It must
+// be called before the servers are queried, because the system's servers may change meanwhile.
 func (c *core) currentOrigin(q question) (from answerOrigin) {
 	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache == nil {

@@ -11,7 +11,8 @@ import (
 // that packages debug and hedgeprom need not import dnshedge.
 type Stats = observe.DNSStats
 
-// UpstreamStats are the statistics of one server.
+// UpstreamStats are the statistics of one upstream server, an element of Stats.Upstreams. The fields are documented at
+// [observe.DNSUpstreamStats].
 type UpstreamStats = observe.DNSUpstreamStats
 
 // Stats returns the statistics of the Client. It returns the zero Stats if the Client's

@@ -235,8 +235,8 @@ func New(conf Config) (*Forwarder, error) {
 	return f, nil
 }
 
-// openListeners opens all listeners and UDP sockets of the configuration, and adds them to f.services. After an error,
-// f.services has the listeners that were opened before.
+// openListeners opens all listeners and UDP sockets of the configuration, and adds them to f.services, so that
+// Forwarder.Serve starts them. After an error, f.services has the listeners that were opened before.
 func (f *Forwarder) openListeners() error {
 	for _, at := range f.conf.Listen {
 		sockets, err := listenPackets(at, f.conf.Limits.UDPSockets)
@@ -287,8 +287,8 @@ func (f *Forwarder) newDoHHandler() *dohHandler {
 	return &dohHandler{server: f.webServer, access: &f.access, requests: requests}
 }
 
-// addListeners adds Config.Listeners to f.services, each with a QueryHandler that counts the connections of each client
-// to this Listener.
+// addListeners adds Config.Listeners to f.services, so that Forwarder.Serve starts them. Each gets a QueryHandler that
+// counts the connections of each client to this Listener.
 func (f *Forwarder) addListeners() {
 	all := QueryHandler{access: &f.access, server: f.server, closing: f.closing, slots: connlimit.New(f.conf.Limits.Conns), web: f.newDoHHandler()}
 	for _, l := range f.conf.Listeners {
@@ -298,8 +298,9 @@ func (f *Forwarder) addListeners() {
 	}
 }
 
-// listenTCP opens a TCP listener at the address at, such as "127.0.0.1:53", and adds it to f.services. The listener
-// accepts only connections of allowed clients. The function serve then answers the queries that arrive on them.
+// listenTCP opens a TCP listener at the address at, such as "127.0.0.1:53", and adds it to f.services, so that
+// Forwarder.Serve starts it. The listener accepts only connections of allowed clients. The function serve answers the
+// queries that arrive on them.
 //
 // slots limits the number of connections of all clients together. It is nil if serve limits that number itself.
 func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(net.Listener) error) error {

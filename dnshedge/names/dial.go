@@ -253,8 +253,8 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress registers the connection c, which was dialled by IP address, with the hosts that use it, so that Drain
-// can close it when a host loses the address. These are the hosts for which LookupNetIP has returned ip. But if ctx comes
+// trackByAddress registers the connection c, which was dialled by IP address, with the hosts that use it. Drain can then
+// close it when a host loses the address. These are the hosts for which LookupNetIP has returned ip. But if ctx comes
 // from a request through Drain, whose host has the address, it is that host only.
 //
 // The result is the wrapper that trackConn returns, or c itself if no host has the address.

@@ -63,8 +63,9 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	return &drainingTransport{n, rt}
 }
 
-// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt. Requests to a host with
-// connections to drain close their connection, so that new connections go to the host's present addresses.
+// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt. While a host has connections
+// to addresses that it has lost, requests to it close their connection, so that new connections go to its present
+// addresses.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
@@ -185,8 +186,8 @@ func (b *retryableBody) recordReturned(err error) {
 }
 
 // decideClosing decides, for a request to the host name, whether its connection must close after it. ok is false if the
-// host has no connections to drain: Drain then does nothing special. Otherwise it must call recordUse, and closes is true
-// if the connection must close.
+// host has no connections to addresses that it has lost: Drain then does nothing special. Otherwise Drain must call
+// recordUse, and closes is true if the connection must close.
 func (n *Names) decideClosing(name string) (closes, ok bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
@@ -205,8 +206,8 @@ func (n *Names) decideClosing(name string) (closes, ok bool) {
 }
 
 // recordUse records that a request to the host name is sent over the connection c. closes is true if c closes after the
-// request. If c is to be drained and stays open, recordUse makes the next request to the host close its connection, which
-// may be c.
+// request. If c stays open although the host has lost its address, recordUse makes the next request to the host close its
+// connection, which may be c.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -268,8 +269,9 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining determines anew whether the host has connections to drain. It stores the result in the field draining,
-// and adjusts Names.drainingHosts, the number of such hosts. The caller must hold mu.
+// updateDraining determines anew whether the host has connections to drain, that is, to addresses that it has lost. It
+// stores the result in the field draining, and adjusts Names.drainingHosts, the number of such hosts. The caller must
+// hold mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
@@ -300,8 +302,8 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 }
 
 // closeIdleConnsAfter starts a timer that closes the idle connections of all transports that Drain wraps, after the
-// duration d. The timer repeats that at growing intervals, until the host has no connections to drain. The caller must
-// hold mu.
+// duration d. The timer repeats that at growing intervals, as long as there are connections to addresses that the host
+// has lost. The caller must hold mu.
 func (h *host) closeIdleConnsAfter(d time.Duration) {
 	stopAndClear(&h.closeIdleTimer)
 	h.closeIdleTimer = time.AfterFunc(d, func() {
