@@ -317,9 +317,9 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 // whether they work again. Unless strict is set, it also measures servers of g without a recent response. first is the
 // server to which the caller sends q itself.
 //
-// A probe may ask for q's name only if its server would get q without a failure of first. It asks for other names at
-// first itself, at the fallback servers after first, and, with strict, at all servers of g. Servers that are down and
-// precede first get q from probeDownServers.
+// A probe asks for q's name only at a server that may receive q even if first works. At the other servers it asks for
+// other names: at first, at the fallback servers after first, and, with strict, at all servers of g. Servers that are
+// down and precede first get q from probeDownServers.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now, forGroup, isFallback := time.Now(), q, !slices.Contains(g, first)
 	if strict || isFallback {

@@ -18,12 +18,15 @@ const dialInterval = 250 * time.Millisecond
 
 var errNoConn = errors.New("names: Dialer returned neither a connection nor an error")
 
-// DialContext connects to address, a host and port, as the package documentation describes. It can be the DialContext
-// of an http.Transport. The network is tcp or udp, with the suffix 4, 6 or none. With any other network, and if the
-// host is empty or an IP address, Dialer is called directly.
+// DialContext connects to address, a host and port. It looks the host up, or uses its stored addresses. It dials the
+// addresses in order until one can be reached, the next one 250 ms after the one before, or at once after a failure. It
+// can be the DialContext of an http.Transport.
 //
-// If no address can be reached, the error is that of the first address that failed. If the lookup of the host fails,
-// the error is a *net.OpError that wraps a *net.DNSError.
+// The network is tcp or udp, with the suffix 4, 6 or none. With any other network, and if the host is empty or an IP
+// address, Dialer is called directly.
+//
+// If no address can be reached, the error is that of the first address that failed. If the lookup of the host fails, the
+// error is a *net.OpError that wraps a *net.DNSError.
 func (n *Names) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(address)
 	want, other := familiesOf(network, "tcp", "udp")
@@ -292,8 +295,8 @@ func (t *connTracking) recordClosed() {
 // the record of a connection.
 func (t *connTracking) getTracking() *connTracking { return t }
 
-// A conn is a connection, neither a *net.TCPConn nor a *net.UDPConn, that its hosts record until it is closed
-// (connTracking).
+// A conn is a connection that DialContext returns, if it is neither a *net.TCPConn nor a *net.UDPConn. Its Close reports
+// the end of the connection to its hosts (connTracking).
 type conn struct {
 	net.Conn
 	*connTracking
@@ -307,8 +310,8 @@ func (c conn) Close() error {
 // NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c conn) NetConn() net.Conn { return c.Conn }
 
-// tcpConn is a TCP connection that its hosts record until it is closed (connTracking). It has the methods of a
-// *net.TCPConn, for example ReadFrom.
+// tcpConn is a TCP connection that DialContext returns. It has the methods of a *net.TCPConn, for example ReadFrom. Its
+// Close reports the end of the connection to its hosts (connTracking).
 type tcpConn struct {
 	*net.TCPConn
 	*connTracking
@@ -322,8 +325,8 @@ func (c tcpConn) Close() error {
 // NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
-// udpConn is a UDP connection that its hosts record until it is closed (connTracking). It has the methods of a
-// *net.UDPConn, so it is a net.PacketConn.
+// udpConn is a UDP connection that DialContext returns. It has the methods of a *net.UDPConn, so it is a net.PacketConn.
+// Its Close reports the end of the connection to its hosts (connTracking).
 type udpConn struct {
 	*net.UDPConn
 	*connTracking

@@ -64,8 +64,7 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 }
 
 // A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt. While a host has connections
-// to addresses that it has lost, requests to it close their connection, so that new connections go to its present
-// addresses.
+// to addresses that it has lost, requests to it close their connection. So new connections go to its present addresses.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
@@ -206,7 +205,7 @@ func (n *Names) decideClosing(name string) (closes, ok bool) {
 }
 
 // recordUse records that a request to the host name is sent over the connection c. closes is true if c closes after the
-// request. If c stays open although the host has lost its address, recordUse makes the next request to the host close its
+// request. If c stays open although the host has lost its address, the next request to the host must close its
 // connection, which may be c.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)

@@ -25,8 +25,9 @@ type lookupSlots chan struct{}
 // hosts with known addresses have separate slots, so that neither delays the other.
 type exchangerSlots struct{ newHosts, knownHosts lookupSlots }
 
-// newExchangerSlots returns the limits for lookups through the Exchanger x: one number of slots for new hosts, and the
-// same number for known hosts. It is an eighth of MaxInFlight if x is a Client with that field set, and otherwise 256.
+// newExchangerSlots returns the limits for lookups through the Exchanger x: one number of slots for hosts without known
+// addresses, and the same number for hosts with known addresses. It is an eighth of MaxInFlight if x is a Client with
+// that field set, and otherwise 256.
 func newExchangerSlots(x dnshedge.Exchanger) exchangerSlots {
 	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {
