@@ -146,8 +146,9 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// A bootstrap is a value in the context of a dial to an upstream whose host is a name. By it, a Client notices that the
-// dial asks the Client itself for that name, and refuses. Otherwise the dial and the query would wait for each other.
+// A bootstrap is a value in the context of a dial to an upstream whose host is a name. If the dial asks the upstream's
+// own Client for that name, the Client finds the value and fails the query. Otherwise the dial and the query would wait
+// for each other.
 type bootstrap struct {
 	by   *dialConfig // identifies the Client that has the upstream
 	from *bootstrap  // the lookup of another upstream's name during which this lookup is made; nil: none

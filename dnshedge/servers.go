@@ -519,8 +519,8 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	return rest
 }
 
-// A bestResponseFunc is a function that returns the best response to a question that has arrived so far, or nil. It may be
-// called at any time, from any goroutine.
+// A bestResponseFunc returns the best response to a question that has arrived so far, or nil. By it, a group of servers
+// that is queried later finds the responses of the groups before it. It may be called at any time, from any goroutine.
 type bestResponseFunc func() *result
 
 // bestResponse returns the better one of two failure responses: the first one in this exchange, and before, the best one

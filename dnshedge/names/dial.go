@@ -19,8 +19,8 @@ const dialInterval = 250 * time.Millisecond
 var errNoConn = errors.New("names: Dialer returned neither a connection nor an error")
 
 // DialContext connects to address, a host and port. It looks the host up, or uses its stored addresses. It dials the
-// addresses in order until one can be reached, the next one 250 ms after the one before, or at once after a failure. It
-// can be the DialContext of an http.Transport.
+// addresses in order until one can be reached. The next dial starts 250 ms after the one before, or at once after a
+// failure. It can be the DialContext of an http.Transport.
 //
 // The network is tcp or udp, with the suffix 4, 6 or none. With any other network, and if the host is empty or an IP
 // address, Dialer is called directly.

@@ -9,8 +9,8 @@ import (
 // maxHostsOfAddress is the limit of hosts per address, if LookupNetIP has returned the same address for several hosts.
 const maxHostsOfAddress = 8
 
-// returnedAddresses maps each address that LookupNetIP has returned to the hosts for which it did. By it, Names finds the
-// hosts of a connection that was dialled by IP address. Names.mu guards its fields.
+// returnedAddresses maps each address that LookupNetIP has returned to the hosts that were looked up. By it, Names finds
+// the hosts of a connection that was dialled by IP address. Names.mu guards its fields.
 type returnedAddresses struct {
 	hosts  map[netip.Addr][]*host // at most maxHostsOfAddress; the latest is last
 	shared atomic.Int64           // number of addresses with several hosts; read without a lock
