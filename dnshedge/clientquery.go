@@ -21,8 +21,7 @@ type clientQuery struct {
 // the client's address, or the domain of the question. If the queue is full, the oldest query of the longest subqueue is
 // cancelled.
 //
-// ctx must have no values, because the exchange is shared with other callers. The caller must call answerQueuedQuery, and
-// then End.
+// ctx must have no values, because the exchange is shared with other callers. The caller must call answerQueuedQuery.
 func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey string) *clientQuery {
 	w := &clientQuery{core: c, queue: l}
 	w.Begin(ctx, 0)
@@ -30,11 +29,12 @@ func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey strin
 	return w
 }
 
-// answerQueuedQuery answers the question q of the queued query w, and then removes w from its queue. The calling
-// goroutine may query the servers itself, until stay ends, which saves a goroutine.
+// answerQueuedQuery answers the question q of the queued query w, and then removes w from its queue and ends it. The
+// calling goroutine may query the servers itself, until stay ends, which saves a goroutine.
 //
 // displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
 func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r *result, displaced bool) {
+	defer w.End(nil)
 	defer w.queue.dequeue(&w.queueEntry) // also if the user's code calls runtime.Goexit
 	r = w.core.answerQuestion(w, stay, q, "")
 	if displaced = w.queue.dequeue(&w.queueEntry); displaced && r.err != nil {

@@ -39,9 +39,7 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
 		messageBuffers.Put(p) // not needed while the servers are asked
 		l, subqueueKey := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
-		waits := c.core.enqueueQuery(context.Background(), l, subqueueKey)
-		out, _ := waits.answerQueuedQuery(context.Background(), q)
-		waits.End(nil)
+		out, _ := c.core.enqueueQuery(context.Background(), l, subqueueKey).answerQueuedQuery(context.Background(), q)
 		p = messageBuffers.Get().(*messageBuffer)
 		p.b = appendResult(p.b[:0], q, out, limit)
 	}

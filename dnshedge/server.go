@@ -315,7 +315,6 @@ func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	}
 	w := q.core.enqueueQuery(s.ctx, &s.waiting.datagrams, q.ApproximateZone())
 	s.wg.Go(func() {
-		defer w.End(nil)
 		r, displaced := w.answerQueuedQuery(s.ctx, q.Query)
 		if !displaced {
 			p := messageBuffers.Get().(*messageBuffer)

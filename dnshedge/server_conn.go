@@ -189,7 +189,6 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	w := q.core.enqueueQuery(s.ctx, &s.waiting.streams, c.subqueueKey)
 	wg.Go(func() {
 		defer func() {
-			w.End(nil)
 			s.answering.Add(-1)
 			<-c.waiting
 			c.slot.EndUse()
@@ -231,7 +230,6 @@ func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 	}
 	defer s.answering.Add(-1)
 	w := q.core.enqueueQuery(s.ctx, &s.waiting.streams, streamSubqueueKey(client))
-	defer w.End(nil)
 	r, _ := w.answerQueuedQuery(s.ctx, q.Query)
 	return wire.PadResponse(appendResult(nil, q.Query, r, wire.MaxMsg), 0)
 }
