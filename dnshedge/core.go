@@ -235,15 +235,11 @@ type question struct {
 
 // A route determines where answers for the names in a domain come from: this machine, an Exchanger, or servers.
 type route struct {
-	local            *dns.Msg  // response from the hosts file or a special-use zone; nil: there is none
-	exchanger        Exchanger // Exchanger of the longest domain in Client.Routes; nil: the Client's own Exchanger or servers are asked
-	hasSystemServers bool      // the system has separate servers for the domain
-	domainLen        int       // length of the domain in wire format; 0: no domain matches
+	local     *dns.Msg  // response from the hosts file or a special-use zone; nil: there is none
+	exchanger Exchanger // Exchanger of the longest domain in Client.Routes, or else Client.Exchanger; nil: servers are asked
+	isRouted  bool      // exchanger is in Client.Routes, or the operating system has separate servers for the domain
+	domainLen int       // length of the domain in wire format; 0: no domain matches
 }
-
-// isRouted reports whether the question goes to an Exchanger in Client.Routes, or to separate servers that the operating
-// system has for a domain. All other questions go to the servers for all names.
-func (r *route) isRouted() bool { return r.exchanger != nil || r.hasSystemServers }
 
 // findRoute determines the source of the answer to a query: the hosts file, a special-use zone (names that are answered
 // without a query), a route, or the servers for all names. The hosts file has precedence over routes, and a route, except
@@ -270,12 +266,13 @@ func (c *core) findRoute(query *wire.Query) question {
 // EDNS options if the Exchanger for it ignores options.
 func (c *core) findDomainRoute(query *wire.Query) question {
 	q := question{Query: query}
-	if q.exchanger, q.domainLen = domain.LongestMatch(c.servers.routes, query); q.exchanger == nil {
+	q.exchanger, q.domainLen = domain.LongestMatch(c.servers.routes, query)
+	if q.isRouted = q.exchanger != nil; !q.isRouted {
 		servers, n := c.servers.system.RouteServers(query, time.Now())
-		q.hasSystemServers, q.domainLen = servers != nil, max(q.domainLen, n)
+		q.exchanger, q.isRouted, q.domainLen = c.conf.Exchanger, servers != nil, max(q.domainLen, n)
 	}
 	if query.HasOptions() {
-		if _, unused := cmp.Or(q.exchanger, c.servers.exchanger).(interface{ IgnoresOptions() }); unused {
+		if _, unused := q.exchanger.(interface{ IgnoresOptions() }); unused {
 			q.Query = query.WithoutOptions()
 		}
 	}
@@ -285,11 +282,11 @@ func (c *core) findDomainRoute(query *wire.Query) question {
 // answerLocally answers a question from the hosts file or from a special-use zone. It returns nil if the cache or a
 // server must answer.
 //
-// It refuses a question without RD (recursion desired) unless the name has a route. Such a question is not answered
+// It refuses a question without RD (recursion desired) unless Client.Routes has an Exchanger for the name. Such a question is not answered
 // from the cache, because that would reveal the questions of other clients.
 func (c *core) answerLocally(ctx context.Context, q question) *result {
 	m := q.local
-	if m == nil && q.IsStandard() && !q.WantsRecursion() && q.exchanger == nil {
+	if m == nil && q.IsStandard() && !q.WantsRecursion() && (q.exchanger == nil || !q.isRouted) {
 		m = new(dns.Msg)
 		m.Rcode = dns.RcodeRefused
 		m.SetEdns0(dns.MinMsgSize, false)
@@ -574,7 +571,7 @@ func (c *core) storeResult(f *sharedFlight, r *result) {
 	case isUncacheable(r.err) || c.ctx.Err() != nil:
 	case r.err != nil || r.answer.Outcome >= wire.FinalFailure:
 		keep := serverFailureTTL
-		if r.err == nil && q.exchanger == nil && c.conf.Exchanger != nil {
+		if r.err == nil && q.exchanger != nil && !q.isRouted {
 			keep = exchangerFailureTTL
 		}
 		cache.storeFailure(q.Query, r.answer, r.err, now, q.domainLen, keep, f.origin)
@@ -591,7 +588,7 @@ func (c *core) deniesNamesBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
 	}
-	e, ok := cmp.Or(q.exchanger, c.servers.exchanger).(interface{ NothingBelow(name string) bool })
+	e, ok := q.exchanger.(interface{ NothingBelow(name string) bool })
 	nothing := false
 	if ok {
 		usercode.RunGuarded(func() { nothing = e.NothingBelow(q.PresentationName()) })
@@ -655,9 +652,9 @@ func (c *core) currentOrigin(q question) (from answerOrigin) {
 		return from
 	}
 	isSystem := c.servers.system != nil
-	if e := cmp.Or(q.exchanger, c.servers.exchanger); e != nil && len(c.systemServers()) > 0 {
+	if q.exchanger != nil && len(c.systemServers()) > 0 {
 		f := systemServerFinder{visited: make(map[*Client]bool)}
-		f.visitExchanger(e)
+		f.visitExchanger(q.exchanger)
 		isSystem = len(f.servers) > 0
 	}
 	if isSystem {
@@ -764,7 +761,7 @@ const maxTargets = 16 // limit of alias targets that are followed for one questi
 // from records where the answer comes from, and gets the same for each target. If a target has no answer, or the aliases
 // form a loop, the result is SERVFAIL. If a query for a target ends with an error, the result is that error.
 func (c *core) followAliases(ctx context.Context, q question, r *result, from *answerOrigin) *result {
-	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted() {
+	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted {
 		return r
 	}
 	asked, last := []*wire.Query{q.Query}, r.answer

@@ -180,8 +180,8 @@ func (s *clientServers) isStrict() bool {
 // explore may be true only if no caller waits for the answer. Then any server of the group may be queried first, so
 // that its latency is measured.
 func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore bool) *result {
-	if e := cmp.Or(q.exchanger, s.exchanger); e != nil {
-		return s.resolveByExchanger(ctx, q, e)
+	if q.exchanger != nil {
+		return s.resolveByExchanger(ctx, q)
 	}
 	return s.retryUntilAvailable(ctx, q, func(q question) *result {
 		if s.system != nil && q.IsStandard() {
@@ -287,7 +287,7 @@ func (s *clientServers) resolveWithVersion(ctx context.Context, q question, expl
 // measure its latency.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.RouteServers(q.Query, time.Now())
-	if q.hasSystemServers = named != nil; q.hasSystemServers {
+	if q.isRouted = named != nil; q.isRouted {
 		g, err := s.systemServers(named)
 		if err != nil {
 			return &result{err: err}
@@ -621,10 +621,10 @@ func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
 
-// resolveByExchanger sends q to the Exchanger e, removes private addresses from the response if the Client has a
+// resolveByExchanger sends q to its Exchanger, removes private addresses from the response if the Client has a
 // RebindFilter, and returns the result.
-func (s *clientServers) resolveByExchanger(ctx context.Context, q question, e Exchanger) *result {
-	answer, err := callExchanger(ctx, q.Query, e)
+func (s *clientServers) resolveByExchanger(ctx context.Context, q question) *result {
+	answer, err := callExchanger(ctx, q.Query, q.exchanger)
 	if err == nil {
 		err = s.filterAnswer(q, answer)
 	}
@@ -665,7 +665,7 @@ func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q questio
 // filterAnswer removes private addresses from an answer to q if the Client has a RebindFilter. It does not filter
 // names in Client.Routes, and names in domains for which the system has separate servers.
 func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
-	if s.filter == nil || !q.IsStandard() || q.isRouted() {
+	if s.filter == nil || !q.IsStandard() || q.isRouted {
 		return nil
 	}
 	return s.filter.filterAnswer(q.Query, a)
