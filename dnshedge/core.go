@@ -91,7 +91,7 @@ func newCore(conf *Client) (*core, error) {
 	c.backgroundTasks.init()
 	c.systemServers = sync.OnceValue(c.findSystemServers)
 	c.servers = c.newClientServers(hedging)
-	if err := c.servers.init(conf); err != nil {
+	if err := c.servers.init(); err != nil {
 		return nil, err
 	}
 	c.registerWithObservers()
@@ -129,15 +129,13 @@ func (c *core) newClientServers(hedging group.Hedging) *clientServers {
 		conf.Tracer = c.trace
 	}
 	return &clientServers{
-		pool:      group.NewPool(conf),
-		order:     c.conf.Order,
-		timeout:   timeout,
-		spawn:     c.spawnGoroutine,
-		dialing:   &dialConfig{with: c.conf.Dialer, conf: c.conf.TLSConfig, sessions: tls.NewLRUClientSessionCache(0)},
-		udpSize:   cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
-		count:     c.count,
-		filter:    c.conf.RebindFilter,
-		exchanger: c.conf.Exchanger,
+		conf:    c.conf,
+		pool:    group.NewPool(conf),
+		timeout: timeout,
+		spawn:   c.spawnGoroutine,
+		dialing: &dialConfig{with: c.conf.Dialer, conf: c.conf.TLSConfig, sessions: tls.NewLRUClientSessionCache(0)},
+		udpSize: cmp.Or(c.conf.UDPSize, wire.DefaultUDPSize),
+		count:   c.count,
 	}
 }
 
@@ -282,8 +280,8 @@ func (c *core) findDomainRoute(query *wire.Query) question {
 // answerLocally answers a question from the hosts file or from a special-use zone. It returns nil if the cache or a
 // server must answer.
 //
-// It refuses a question without RD (recursion desired) unless Client.Routes has an Exchanger for the name. Such a question is not answered
-// from the cache, because that would reveal the questions of other clients.
+// It refuses a question without RD (recursion desired) unless Client.Routes has an Exchanger for the name. Such a
+// question is not answered from the cache, because that would reveal the questions of other clients.
 func (c *core) answerLocally(ctx context.Context, q question) *result {
 	m := q.local
 	if m == nil && q.IsStandard() && !q.WantsRecursion() && (q.exchanger == nil || !q.isRouted) {

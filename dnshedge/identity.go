@@ -91,8 +91,8 @@ func (c *core) currentSources(now time.Time) answerSources {
 	}
 	all := answerSources{routes: make(map[string]string)}
 	switch {
-	case s.exchanger != nil:
-		all.defaultSource = identityOf(s.exchanger)
+	case s.conf.Exchanger != nil:
+		all.defaultSource = identityOf(s.conf.Exchanger)
 	case s.system != nil:
 		all.defaultSource = c.systemIdentity(now, all.routes)
 	default:

@@ -22,26 +22,24 @@ import (
 // clientServers holds the servers, routes and Exchanger of a Client, and sends questions to them. Its fields do not
 // change after init, so several goroutines may use it.
 type clientServers struct {
-	pool      *group.Pool     // all servers, and the state that they share
-	group     group.Servers   // the Upstreams; empty: the system's servers are asked
-	fallback  group.Servers   // the Fallback
-	system    *system.Servers // nil if there are Upstreams or an Exchanger
-	upstreams []Upstream      // Upstreams and Fallback
-	order     Order
+	conf      *Client
+	pool      *group.Pool                      // all servers, and the state that they share
+	group     group.Servers                    // the Upstreams; empty: the system's servers are asked
+	fallback  group.Servers                    // the Fallback
+	system    *system.Servers                  // nil if there are Upstreams or an Exchanger
+	upstreams []Upstream                       // Upstreams and Fallback
 	dialing   *dialConfig                      // how connections to upstreams are made
 	udpSize   int                              // longest datagram that servers may send
 	timeout   time.Duration                    // limit of a question
 	spawn     func(func(context.Context)) bool // starts a goroutine that Client.Close waits for
-
-	exchanger Exchanger     // asked instead of the servers; nil: none
-	filter    *RebindFilter // nil: answers are not filtered
 	count     *counters
 	routes    map[string]Exchanger // Client.Routes by domain, in wire format and lower case
 }
 
-// init sets up the servers, fallback servers and routes from the fields of conf. It returns an error if an upstream or
-// a domain in Routes is invalid.
-func (s *clientServers) init(conf *Client) (err error) {
+// init sets up the servers, fallback servers and routes from the fields of the Client. It returns an error if an
+// upstream or a domain in Routes is invalid.
+func (s *clientServers) init() (err error) {
+	conf := s.conf
 	if s.group, err = s.acquireServers(conf.Upstreams, group.UsePermanently); err != nil {
 		return err
 	}
@@ -163,7 +161,7 @@ func (e *systemError) Unwrap() error { return e.err }
 // isStrict reports whether the servers are queried in their given order (OrderStrict), and not in the order of their
 // round trip times.
 func (s *clientServers) isStrict() bool {
-	switch s.order {
+	switch s.conf.Order {
 	case OrderStrict:
 		return true
 	case OrderAuto:
@@ -665,10 +663,10 @@ func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q questio
 // filterAnswer removes private addresses from an answer to q if the Client has a RebindFilter. It does not filter
 // names in Client.Routes, and names in domains for which the system has separate servers.
 func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
-	if s.filter == nil || !q.IsStandard() || q.isRouted {
+	if s.conf.RebindFilter == nil || !q.IsStandard() || q.isRouted {
 		return nil
 	}
-	return s.filter.filterAnswer(q.Query, a)
+	return s.conf.RebindFilter.filterAnswer(q.Query, a)
 }
 
 // parseRoutes converts Client.Routes to a map with the domains in wire format and lower case as its keys. It returns an
@@ -729,7 +727,7 @@ func (f *systemServerFinder) visitClient(s *clientServers) {
 	if s.system != nil {
 		f.servers = append(f.servers, s.system)
 	}
-	f.visitExchanger(s.exchanger)
+	f.visitExchanger(s.conf.Exchanger)
 	for _, e := range s.routes {
 		f.visitExchanger(e)
 	}
