@@ -54,9 +54,9 @@ func (s *clientServers) init() (err error) {
 	return err
 }
 
-// systemServers returns the states of the operating system's DNS servers, and creates missing ones. It returns an error
-// if a server is invalid or the Client is closed.
-func (s *clientServers) systemServers(servers []system.Server) (group.Servers, error) {
+// acquireSystemServers returns the states of the operating system's DNS servers, and creates missing ones. It returns an
+// error if a server is invalid or the Client is closed.
+func (s *clientServers) acquireSystemServers(servers []system.Server) (group.Servers, error) {
 	ups := make([]Upstream, len(servers))
 	for i, server := range servers {
 		ups[i] = systemUpstream(server)
@@ -141,7 +141,7 @@ func (s *clientServers) defaultServers() (group.Servers, error) {
 	if named == nil { // the Client was closed before it asked the system
 		return nil, transport.ErrClosed
 	}
-	g, err := s.systemServers(named)
+	g, err := s.acquireSystemServers(named)
 	if err != nil && !errors.Is(err, transport.ErrClosed) {
 		err = fmt.Errorf("dnshedge: %s: %w", cmp.Or(s.system.Path, "the system's servers"), err)
 	}
@@ -286,7 +286,7 @@ func (s *clientServers) resolveWithVersion(ctx context.Context, q question, expl
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.RouteServers(q.Query, time.Now())
 	if q.isRouted = named != nil; q.isRouted {
-		g, err := s.systemServers(named)
+		g, err := s.acquireSystemServers(named)
 		if err != nil {
 			return &result{err: err}
 		}
