@@ -96,11 +96,9 @@ func (c *Validator) PrefetchKeys(b ValidationBudget, z *Zone) {
 	if !c.ShouldValidate(z.Name, dns.TypeDNSKEY) || c.applicableEntry(z, time.Now()) != nil {
 		return
 	}
-	if z.Parent != nil {
-		if a := c.anchors.nearestAnchor(z.Name); !dnsname.IsBelow(a.zone, z.Parent.Name) {
-			if r := c.applicableEntry(z.Parent, time.Now()); r != nil && r.status != validate.Secure {
-				return // the zone inherits that status
-			}
+	if z.Parent != nil && !c.isIsland(z) {
+		if r := c.applicableEntry(z.Parent, time.Now()); r != nil && r.status != validate.Secure {
+			return // the zone inherits that status
 		}
 	}
 	c.joinKeyLookup(b, z, nil)
@@ -298,7 +296,21 @@ func (c *Validator) renewOutdatedKeys(ctx context.Context, b ValidationBudget, z
 	if why := (*validate.Reason)(nil); !errors.As(err, &why) || why.Limit != "" || time.Since(r.createdAt) < minBackoff {
 		return nil, nil
 	}
-	renewed, err := c.refreshKeys(ctx, b, z, r)
+	c.mu.Lock()
+	cached := c.keyCache[z.Name]
+	c.mu.Unlock()
+	var renewed *keyEntry
+	if cached != r { // another question has renewed the keys
+		renewed, err = c.lookUpKeys(ctx, b, z)
+	} else {
+		f, _ := c.joinKeyLookup(b, z, r)
+		select {
+		case <-f.done:
+			renewed, err = f.result, f.result.localErr
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
 	if err != nil || renewed == r || renewed.status != validate.Secure {
 		return nil, err
 	}
@@ -351,25 +363,6 @@ func (r *keyEntry) isProvenInsecure() bool {
 // isBelowInsecureCut reports whether the cache shows that name is in an insecure zone below zone. It sends no query.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 	return slices.ContainsFunc(listPossibleZoneCuts(name, zone), func(cut string) bool { return c.cachedEntry(cut, now).isProvenInsecure() })
-}
-
-// refreshKeys looks up the keys of the zone z again, because signatures do not match the keys in old, its cache entry.
-// It does so only if old is older than minBackoff and still in the cache. Otherwise it returns the result of
-// lookUpKeys. The errors are those of lookUpKeys.
-func (c *Validator) refreshKeys(ctx context.Context, b ValidationBudget, z *Zone, old *keyEntry) (*keyEntry, error) {
-	c.mu.Lock()
-	now := c.keyCache[z.Name]
-	c.mu.Unlock()
-	if now != old || time.Since(old.createdAt) < minBackoff {
-		return c.lookUpKeys(ctx, b, z)
-	}
-	f, _ := c.joinKeyLookup(b, z, old)
-	select {
-	case <-f.done:
-		return f.result, f.result.localErr
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }
 
 // cloneForChild returns the cache entry of a child zone that inherits the status r of its parent zone.
