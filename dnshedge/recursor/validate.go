@@ -35,7 +35,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 			if r.Status != validate.Unchecked && r.cached {
 				return r, nil
 			}
-			err = l.validateAnswer(ctx, q, r)
+			err = l.validateAnswer(ctx, r)
 		}
 		if err != nil && bad != nil && !errors.As(err, new(*dnssec.Error)) {
 			r, err = bad, badErr
@@ -172,16 +172,19 @@ func (l *lookup) validateHint(ctx context.Context, q question, r *parsedResponse
 	if l.core.validator == nil || l.nameLookup != nil || q.cd {
 		return nil
 	}
-	return l.applyReportMode(q, r, l.validateAnswer(ctx, q, r))
+	return l.applyReportMode(q, r, l.validateAnswer(ctx, r))
 }
 
 // maxBogusRetries is the maximum number of times that a question is sent again after a bogus answer.
 const maxBogusRetries = 4
 
-// validateAnswer validates r, the answer to q, and sets its security status. If r is bogus, the error is a
+// validateAnswer validates r, the answer to a question, and sets its security status. If r is bogus, the error is a
 // *dnssec.Error. Otherwise it is nil, the cause of ctx, or the error of a key query that could not be sent (see
 // isLocalFailure).
-func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedResponse) error {
+//
+// With Trust.Report, it uses only a quarter of the time until the deadline of ctx. If the keys do not arrive in time, r
+// is bogus, so that the caller can still return the unvalidated answer.
+func (l *lookup) validateAnswer(ctx context.Context, r *parsedResponse) error {
 	switch {
 	case r.Status != validate.Unchecked: // verified when it was received
 		return nil
@@ -189,7 +192,17 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 		r.Status = validate.Insecure
 		return nil
 	}
-	if err := l.core.validateWithDeadline(ctx, validationBudget{l.budget, l.core}, &r.Response); err != nil {
+	c, within, stop := l.core, ctx, func() {}
+	if c.conf.Trust.Report {
+		within, stop = withPartialDeadline(ctx)
+	}
+	defer stop()
+	err := c.validator.ValidateResponse(within, validationBudget{l.budget, c}, &r.Response)
+	switch {
+	case err != nil && c.conf.Trust.Report && ctx.Err() == nil:
+		r.Status, r.Final = validate.Bogus, true
+		r.Reason = &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys in time", Zone: r.Zone.Name, Name: r.Name, Type: r.Type}
+	case err != nil:
 		return err
 	}
 	if why := r.Reason; r.Status == validate.Bogus {
@@ -198,23 +211,4 @@ func (l *lookup) validateAnswer(ctx context.Context, q question, r *parsedRespon
 	}
 	r.limitTTL()
 	return nil
-}
-
-// validateWithDeadline validates the response s, before the deadline of ctx. Key queries count against the budget p.
-//
-// With Trust.Report, it uses only a quarter of the remaining time. If the keys do not arrive in time, it makes the
-// response bogus, so that the caller can still return the unvalidated answer.
-func (c *core) validateWithDeadline(ctx context.Context, p validationBudget, s *chain.Response) error {
-	if !c.conf.Trust.Report {
-		return c.validator.ValidateResponse(ctx, p, s)
-	}
-	short, stop := withPartialDeadline(ctx)
-	defer stop()
-	err := c.validator.ValidateResponse(short, p, s)
-	if err != nil && ctx.Err() == nil {
-		s.Status, s.Final = validate.Bogus, true
-		s.Reason = &validate.Reason{EDE: dns.ExtendedErrorCodeDNSKEYMissing, Text: "no keys in time", Zone: s.Zone.Name, Name: s.Name, Type: s.Type}
-		return nil
-	}
-	return err
 }
