@@ -341,7 +341,7 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 		kept := &zoneReference{size: z.memorySize() + zoneReferenceSize, refs: 1}
 		h[z.chain] = kept
 		added += kept.size
-		z = zoneDelegation(z.chain.Parent)
+		z = z.parentDelegation()
 	}
 	return added
 }
@@ -356,20 +356,7 @@ func (h zoneReferences) removeReference(z *delegation) (freed int64) {
 		}
 		delete(h, z.chain)
 		freed += kept.size
-		z = zoneDelegation(z.chain.Parent)
+		z = z.parentDelegation()
 	}
 	return freed
-}
-
-// parentDelegation returns the delegation of the parent zone whose servers have sent the referral to z. It returns nil
-// if z does not come from a referral.
-func (z *delegation) parentDelegation() *delegation { return zoneDelegation(z.chain.Parent) }
-
-// zoneDelegation returns the delegation, with the servers, that belongs to the zone z of package chain. It returns nil
-// if z is nil.
-func zoneDelegation(z *chain.Zone) *delegation {
-	if z == nil {
-		return nil
-	}
-	return z.Servers.(*delegation)
 }

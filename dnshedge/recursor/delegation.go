@@ -107,6 +107,19 @@ func (z *delegation) glueAddresses(name string) []netip.Addr {
 	return addrs
 }
 
+// parentDelegation returns the delegation of the parent zone whose servers have sent the referral to z. It returns nil
+// if z does not come from a referral.
+func (z *delegation) parentDelegation() *delegation { return zoneDelegation(z.chain.Parent) }
+
+// zoneDelegation returns the delegation, with the servers, that belongs to the zone z of package chain. It returns nil
+// if z is nil.
+func zoneDelegation(z *chain.Zone) *delegation {
+	if z == nil {
+		return nil
+	}
+	return z.Servers.(*delegation)
+}
+
 const (
 	maxNSRecords = 256 // maximum number of NS records that are read from a response
 	minZoneTTL   = 1   // minimum lifetime in seconds, so that a delegation does not expire before the current question ends
