@@ -54,10 +54,3 @@ func (c *Validator) PrefetchChain(b ValidationBudget, s *Response) {
 		c.PrefetchKeys(b, s.Zone.newChildZone(cut, signed || i < len(cuts)-1))
 	}
 }
-
-// CountZones returns the number of zones in the key cache, including expired entries.
-func (c *Validator) CountZones() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.keyCache)
-}

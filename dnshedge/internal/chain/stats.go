@@ -35,6 +35,13 @@ func (c *Validator) RootAnchors() []uint16 {
 	return nil
 }
 
+// CountZones returns the number of zones in the key cache, including expired entries.
+func (c *Validator) CountZones() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.keyCache)
+}
+
 // FillStats sets the counters, the last bogus answers (newest first) and the observations of root keys in s. It adds the
 // memory of the Validator's caches to s.Bytes, in bytes.
 func (c *Validator) FillStats(s *observe.RecursorStats) {
