@@ -215,14 +215,13 @@ func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, addr
 		return r
 	}
 	cached, isUsable := c.findCachedAnswer(ctx, q)
-	if isUsable && !cached.isRefreshDue {
-		return c.cachedResult(ctx, q, cached)
+	if !isUsable {
+		return c.resolveShared(ctx, stay, q, cached)
 	}
-	if isUsable {
+	if cached.isRefreshDue {
 		c.startRefresh(q, cached)
-		return c.cachedResult(ctx, q, cached)
 	}
-	return c.resolveShared(ctx, stay, q, cached)
+	return c.cachedResult(ctx, q, cached)
 }
 
 // A question is a query of a client together with its route, which determines whom the Client asks.
