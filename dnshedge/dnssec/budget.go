@@ -100,8 +100,8 @@ func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, 
 	}
 }
 
-// forgetLocalFailure forgets the attempts for the DS or DNSKEY query q if err shows that this machine could not send
-// it. No upstream has received the query then, so the next Query may use all upstreams again.
+// forgetLocalFailure makes all upstreams available again for the DS or DNSKEY query q, if err shows that this machine
+// could not send it. In this case no upstream has received the query.
 func (b *questionBudget) forgetLocalFailure(q question, err error) {
 	if !localerror.IsLocal(err) {
 		return

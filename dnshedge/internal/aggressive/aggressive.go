@@ -147,7 +147,8 @@ func (r *Cache) VerifyAndAdd(w *validate.Validation, k *validate.Keys, now time.
 	r.updateSize(zone, d)
 }
 
-// VerifyAndAddDenial is like VerifyAndAdd, but considers only the NSEC and NSEC3 RRsets in sets.
+// VerifyAndAddDenial verifies the NSEC and NSEC3 RRsets in sets with k, the keys of one zone, and caches the valid
+// ones. It ignores other RRsets. w limits the number of verifications.
 func (r *Cache) VerifyAndAddDenial(w *validate.Validation, k *validate.Keys, now time.Time, sets []*validate.RRset) {
 	var denials []*validate.RRset
 	for _, s := range sets {

@@ -90,8 +90,8 @@ func (s nsecSet) matchingRecord(q name) *nsec {
 	return nil
 }
 
-// coveringRecord returns a record that proves that q, a name of the zone, does not exist (see coversName). It returns
-// nil if there is none.
+// coveringRecord returns a record that proves that q, a name of the zone, does not exist: its owner name and its next
+// name are before and after q (see coversName). It returns nil if there is none.
 func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	for _, n := range s.candidateRecords(q) {
 		if n.coversName(q, zone) {
@@ -101,8 +101,8 @@ func (s nsecSet) coveringRecord(q, zone name) *nsec {
 	return nil
 }
 
-// proveDenial determines whether the records deny q in the zone, or records of type qtype at q (RFC 4035 §5.4). The
-// kind of the result is NameError, NoData, NoDS or Unproven.
+// proveDenial determines whether the NSEC records prove that the name q, or the records of type qtype at q, do not
+// exist (RFC 4035 §5.4). zone is the zone of q. The kind of the result is NameError, NoData, NoDS or Unproven.
 func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if n := s.matchingRecord(q); n != nil {
 		return proofResult{kind: n.types.denialAtOwner(q, qtype), usedRecords: []*denialRecord{&n.denialRecord}}

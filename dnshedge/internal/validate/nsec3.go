@@ -196,8 +196,9 @@ func (s *nsec3Set) findClosestEncloserProof(q, zone name) (encloser name, at, ne
 	return encloser, nil, nil
 }
 
-// proveDenial determines whether the records deny q in the zone, or records of type qtype at q (RFC 5155 §8.4 to 8.7).
-// The kind of the result is NameError, NoData, NoDS or Unproven.
+// proveDenial determines whether the NSEC3 records prove that the name q, or the records of type qtype at q, do not
+// exist. The rules are those of RFC 5155 §8.4 to 8.7. zone is the zone of q. The kind of the result is NameError,
+// NoData, NoDS or Unproven.
 func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	if r := s.matchingRecord(q); r != nil {
 		return proofResult{kind: r.types.denialAtOwner(q, qtype), usedRecords: []*denialRecord{&r.denialRecord}}

@@ -112,8 +112,8 @@ func (w *Validation) ChargeSpeculative(units int) {
 	w.wasted += units
 }
 
-// recordInvalidSignature counts an invalid signature. The units of its verification count towards the lower limit for
-// useless work. The caller must not count the same signature twice.
+// recordInvalidSignature counts an invalid signature. The units of its verification count as useless work, which has a
+// lower limit than all verification. The caller must not count the same signature twice.
 func (w *Validation) recordInvalidSignature(units int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -62,8 +62,8 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 	return o.verified, o.err
 }
 
-// newVerification returns the result of Verify for the RRset s whose valid signature is g. Its Status is Unchecked, and
-// the caller sets it.
+// newVerification returns the Verification of the RRset s, whose valid signature is g: its lifetime and whether it was
+// expanded from a wildcard. The caller sets Status, according to the trust in the key.
 func (g *signature) newVerification(s *RRset, now time.Time) Verification {
 	left := max(1, -g.secondsSince(g.expiration, now))
 	received := ValidTTL(g.recordTTL)
@@ -283,8 +283,8 @@ func validityEDE(early, late bool) uint16 {
 }
 
 // isAllowedFor reports whether a zone can have made the signature for records with this owner and type (RFC 4035
-// §5.3.1). The signer must be the zone, and the owner must be in the zone. DS records at the apex are from the parent
-// zone.
+// §5.3.1). The zone must be the signer and must contain the owner. DS records at its apex are not its own, but those of
+// the parent zone.
 //
 // The Labels field must be at least the zone's number of labels, because a wildcard is in the zone that signs it.
 func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {

@@ -167,8 +167,8 @@ type slotLimit struct {
 	max int32
 }
 
-// slotLimits returns the three semaphores of which q needs a slot each. They limit the queries in flight to one zone,
-// to one server, and of the whole Pool.
+// slotLimits returns the three semaphores of which q needs a slot before it is sent. They limit the queries in flight
+// to one zone, to one server, and of the whole Pool.
 func (q *query) slotLimits() [3]slotLimit {
 	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
@@ -287,8 +287,9 @@ func (f *Pool) evictQuery(s *semaphore) {
 	}
 }
 
-// markEvictable allows other queries to stop q when they need its socket. If one waits for a socket already, an
-// evictable query is stopped at once. The caller must hold mu.
+// markEvictable records that q is unlikely to be answered, or that its answer is not needed. From then on, another
+// query that needs the socket of q may stop q. If a query waits for a socket already, it stops an evictable query at
+// once. The caller must hold mu.
 func (q *query) markEvictable() {
 	if !q.hasSlots || q.evictable != nil {
 		return
