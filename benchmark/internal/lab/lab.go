@@ -26,7 +26,7 @@ type Contender[E, C any] struct {
 
 func (c Contender[E, C]) selectionName() string { return c.Name }
 
-// A Scenario is a condition under which a lab compares contenders. Labs embed it in scenarios of their own.
+// A Scenario is a condition under which a lab compares clients or servers. Labs embed it in scenarios of their own.
 type Scenario struct {
 	Name        string
 	Description string // one phrase, for lists of scenarios
