@@ -57,7 +57,7 @@ const (
 	unboundValidatorModule = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
-// configureUnbound returns the configureFunc of unbound. unbound drops no late answer. module is its line module-config.
+// configureUnbound returns a configureFunc for unbound, which drops no late answer. module is its line module-config.
 func configureUnbound(module string) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.UnboundCommand(dir, `  port: 5353
@@ -70,7 +70,7 @@ func configureUnbound(module string) configureFunc {
 	}
 }
 
-// configureNamed returns the configureFunc of BIND. validation is a line of the section options. If hasAnchor is set,
+// configureNamed returns a configureFunc for BIND. validation is a line of the section options. If hasAnchor is set,
 // BIND gets the root's key.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
