@@ -178,7 +178,7 @@ func (c *contender) finishedCalls() []latency.Call {
 	return calls
 }
 
-// toTrial returns the results of c, whose last episode must have ended. The parameters are copied to the trial.
+// toTrial returns the results of c in scenario sc as a trial, once its last episode has ended. protocol is the engine's name.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened

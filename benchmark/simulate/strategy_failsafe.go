@@ -14,7 +14,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// The library failsafe-go sends one hedge after a moving quantile of the latency, within the default budget of the library.
+// init registers failsafe-go, which sends one hedge after a moving quantile of the latency, within its default budget.
 func init() {
 	registerStrategies(strategy{
 		name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", description: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
