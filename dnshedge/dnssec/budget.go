@@ -64,9 +64,10 @@ func (b *questionBudget) spendQuery(q question) error {
 var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 
 // Query implements chain.ValidationBudget: it sends a DS or DNSKEY question for name to an upstream, and returns the
-// response. Package chain repeats the question while responses are bogus. Each repetition goes to the next upstream.
+// response. While responses are bogus, package chain calls it again with the same question, which then goes to the next
+// upstream.
 //
-// A repetition also continues with the next upstream after a failure response or a timeout. The error is
+// Such a repetition does not end with the first failure or timeout of an upstream, but tries the next one. The error is
 // errNoOtherUpstream, a *validate.Reason if maxQueries is reached, or the failure of the last upstream.
 func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, _ []netip.AddrPort) (*chain.Response, error) {
 	q := question{name: name, qtype: qtype}

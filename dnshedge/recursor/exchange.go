@@ -199,8 +199,8 @@ func (e *aliasLoopError) Error() string {
 // countSecurity counts the security status of an answer in the statistics, and returns it. a is the answer to q, or err
 // is the error of resolving q. b holds the cost of the question. Validation must be on.
 //
-// The returned error is err. It is errRootKeySentinel instead if q is a secure root key sentinel query that must be
-// answered with SERVFAIL (see checkRootKeySentinel).
+// The returned error is err, with one exception: if the answer is secure, but q is a root key sentinel query that must
+// be answered with SERVFAIL, it is errRootKeySentinel.
 func (c *core) countSecurity(q question, b *questionBudget, a *chain.Answer, err error) (dnssec.Security, error) {
 	defer c.validator.LogRootWarnings(time.Now())
 	spent, _, _ := b.validation.SpentWork()

@@ -414,10 +414,8 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 }
 
 // synthesizeWildcard answers a question for q and qtype with the records of a cached wildcard, or with its CNAME
-// record. The owner name of the records becomes q.
-//
-// The boolean is false if no wildcard applies, or if the cached records do not prove that a closer name is missing. The
-// caller must hold mu.
+// record. The owner name of the records becomes q. The boolean is false if no wildcard applies, or if the cached
+// records do not prove that no closer name exists. The caller must hold mu.
 func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {
 	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // their rules for aliases differ

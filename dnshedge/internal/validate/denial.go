@@ -53,7 +53,7 @@ func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *
 // NSEC3 records in sets must prove that no name between qname and the closest encloser exists (RFC 4035 §5.3.4, RFC
 // 5155 §8.8).
 //
-// encloser is the number of labels of the closest encloser, see Verified.Encloser. If the proof is valid, the Kind of
+// encloser is the number of labels of the closest encloser, see Verification.Encloser. If the proof is valid, the Kind of
 // the result is NoCloserName. Otherwise the error is a *Reason.
 func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
 	p := &denialProof{work: w, keys: k, qname: qname}

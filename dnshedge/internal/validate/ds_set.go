@@ -53,8 +53,9 @@ func (a keyDigest) isDigestSupported() bool {
 	return false
 }
 
-// matchesKey reports whether the DS record or trust anchor a identifies k, a key of the zone. The caller must have
-// compared the key tag and the algorithm. The policy p can accept every digest of type 1, see FakeLegacy.
+// matchesKey reports whether a, a DS record or trust anchor, identifies the key k of the zone: the digest of k is equal
+// to that in a. The caller must have compared the key tag and the algorithm. With the policy FakeLegacy, which is for
+// tests, every digest of type 1 is accepted.
 func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	owned := append([]byte(zone), k.data...)
 	switch a.digestType {

@@ -24,7 +24,8 @@ func (k *Keys) Zone() string { return k.zone.String() }
 // that were verified with trusted keys.
 func (k *Keys) IsTrusted() bool { return k.ds.trusted }
 
-// TTL returns the number of seconds for which the keys may be cached (see Verified.TTL).
+// TTL returns the number of seconds for which the keys may be cached: that of their verification (see
+// Verification.TTL).
 func (k *Keys) TTL() uint32 { return k.ttl }
 
 // Expires returns the time at which the keys expire. This is the expiration time of the signature of the DNSKEY RRset,

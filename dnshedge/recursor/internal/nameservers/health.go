@@ -79,8 +79,8 @@ func qtypeGroupOf(qtype uint16) qtypeGroup {
 // zoneServerHealth is the health of one server for one zone and one qtypeGroup. Pool.mu guards it.
 //
 // Many servers drop queries about zones that they do not serve. An unresponsive server is therefore first avoided only
-// for the zone. A server that is unresponsive for several zones is avoided for all zones for which it has never
-// answered. If it has answered for the unresponsive zones before, it is avoided for all zones.
+// for the zone. If it is unresponsive for several zones, it is avoided for all zones about which it has never answered.
+// It is avoided for all zones only if it used to answer about those that are now unanswered.
 type zoneServerHealth struct {
 	backoffState
 	lastAnswer  time.Duration // since Pool.epoch
