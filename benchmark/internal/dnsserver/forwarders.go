@@ -144,7 +144,7 @@ func (f ForwarderConfig) dnsdistCommand() (*exec.Cmd, error) {
 	return f.Peers.CommandWithConfig(f.Dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
 }
 
-// The forwarderSettings configure this library's forwarder.
+// The forwarderSettings configure a forwarder that runs in a helper process: this library's, or BareGo.
 type forwarderSettings struct {
 	Upstreams       []string // in the format of dnshedge.ParseUpstream
 	CertificateFile string   // of a forwarder that serves DNS over TLS; empty: it does not

@@ -106,7 +106,7 @@ func (r *episodeState) finishJob(s *server, generation uint32) {
 	}
 }
 
-// startNextJob makes server s process the next job in the queue, or idle.
+// startNextJob gives server s the next job of its queue, or leaves s idle.
 func (r *episodeState) startNextJob(s *server) {
 	s.generation++
 	st := s.station
