@@ -120,7 +120,8 @@ func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshe
 
 var libraryProcess = helper.New("reclab", librarySettings.serve)
 
-// serve answers DNS queries in a process of its own until standard input ends, and then writes statistics to standard output.
+// serve answers DNS queries in a process of its own until standard input ends, and then writes RecursorStats to
+// standard output.
 func (s librarySettings) serve() error {
 	client, r := s.newClient(nil, nil)
 	pc, err := net.ListenPacket("udp4", listenAddress)
