@@ -165,7 +165,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 		}
 		return addrs, nil
 	case <-timer.C:
-		if len(f.inProgress) < maxParallelLookups && f.nextPendingLookup(e) >= 0 && f.lookup.core.pool.HasHedgeBudget() {
+		if len(f.inProgress) < maxParallelLookups && f.nextPendingLookup(e) >= 0 && f.lookup.core.pool.CheckHedgeBudget() {
 			f.startLookup(ctx, e, true)
 		}
 	case <-needed:

@@ -38,8 +38,8 @@ var (
 // sendAndReceive sends the message of q to its server, receives the response, and adds an event to q.inbox when q ends.
 // It runs on a goroutine of its own.
 //
-// If taskDone is nil, q already has its slots. Otherwise it first waits for them. It gives up when taskDone is closed,
-// which means that the Task has ended.
+// If taskDone is nil, q already has its slots (see slotLimits). Otherwise it first waits for them. It gives up when
+// taskDone is closed, which means that the Task has ended.
 func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 	defer q.wg.Done()
 	stack.GrowTo8KiB()
@@ -67,10 +67,12 @@ func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 	q.inbox.pushEvent(queryEvent{q, true})
 }
 
-// recordFailure records that q has failed, and releases its slots. It counts a timeout if q was sent over UDP, or if
-// there is no route to the server.
+// recordFailure records that q has failed, and releases its slots. If q was sent over UDP, it counts as unanswered (see
+// recordTimeout), so that other servers are preferred. So does a query over UDP that cannot be sent because there is no
+// route to the server. A query to another server or address family may succeed.
 //
-// It counts no timeout if q was stopped or received too many forgeries, because that says nothing about the server.
+// A query over TCP does not count, because the server has just sent a truncated response over UDP. A query that was
+// stopped or received too many forgeries does not count, because that says nothing about the server.
 func (q *query) recordFailure() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

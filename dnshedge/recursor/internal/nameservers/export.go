@@ -231,8 +231,8 @@ func decodeRTT(d *decode.Decoder) float32 {
 // importServers adds the servers in an export to the server table, until the table is full. It skips servers that have
 // already answered this Pool.
 //
-// window holds the exported round trip times of first answers (see firstRTTs). age is the time since the export, and
-// now the present time.
+// window holds the exported round trip times of first answers (see firstRTTEstimator). age is the time since the export,
+// and now the present time.
 func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
 	at := now.Sub(f.epoch)
 	f.mu.Lock()

@@ -36,10 +36,10 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 // isStopped reports whether no hedge may be sent, because hedging is disabled or an outage suspends it.
 func (h *hedgeBudget) isStopped() bool { return h.off || h.outage.Load() }
 
-// hasToken reports whether the budget has a token for a hedge, beyond the tokens that hedgeReserve keeps for reliable
-// servers. It does not spend the token. It returns false if hedging is stopped. Otherwise, a false result is counted as
-// a denied hedge.
-func (h *hedgeBudget) hasToken() bool {
+// checkToken returns true if the budget has a token for a hedge, beyond the tokens that hedgeReserve keeps for reliable
+// servers. It does not spend the token. If there is none, it counts a denied hedge. If hedging is stopped, it returns
+// false and counts nothing.
+func (h *hedgeBudget) checkToken() bool {
 	if h.isStopped() {
 		return false
 	}

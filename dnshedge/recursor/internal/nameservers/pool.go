@@ -52,7 +52,7 @@ type Pool struct {
 	zones           zoneTable
 	families        [2]familyHealth // IPv4 and IPv6
 	sockets         socketLimiter
-	firstRTTs       *firstRTTs
+	firstRTTs       *firstRTTEstimator
 	unansweredShare float64 // moving average of the share of unanswered queries, between 0 and 1
 }
 
@@ -64,7 +64,7 @@ type queryCounters struct {
 // NewPool returns a Pool with the configuration conf that has not queried any server. The caller must call Close when
 // the Pool is no longer used.
 func NewPool(conf Config) *Pool {
-	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTs(cmp.Or(conf.Hedge.Percentile, 0.65))}
+	f := &Pool{conf: &conf, epoch: time.Now(), hedgeBudget: newHedgeBudget(conf.Hedge), firstRTTs: newFirstRTTEstimator(cmp.Or(conf.Hedge.Percentile, 0.65))}
 	if d, ok := conf.Dialer.(*net.Dialer); ok && d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil {
 		f.conf.Dialer = nil // a plain Dialer is not needed to open sockets
 	}
@@ -107,9 +107,9 @@ func (f *Pool) addGoroutine() bool {
 // elapsed returns the time since Pool.epoch, which is the creation of the Pool.
 func (f *Pool) elapsed() time.Duration { return time.Since(f.epoch) }
 
-// HasHedgeBudget reports whether the hedge budget has a token, with which a hedge can be paid. It does not spend the
-// token. It returns false if hedging is disabled or suspended.
-func (f *Pool) HasHedgeBudget() bool { return f.hedgeBudget.hasToken() }
+// CheckHedgeBudget returns true if the hedge budget has a token, with which a hedge can be paid. It does not spend the
+// token. It returns false if hedging is disabled or suspended. If only the token is missing, it counts a denied hedge.
+func (f *Pool) CheckHedgeBudget() bool { return f.hedgeBudget.checkToken() }
 
 // countForOutageDetection counts a query as answered or unanswered, for the detection of an outage. While more than half of the
 // recent queries are unanswered, hedges are suspended, because they would only add load. The caller must hold mu.

@@ -1141,7 +1141,7 @@ func TestHedgeBudgetKeepsTokensForReliableServers(t *testing.T) {
 		return n
 	}
 	assert.Equal(t, hedgeBurst-hedgeReserve, hedges(false))
-	assert.False(t, h.hasToken())
+	assert.False(t, h.checkToken())
 	assert.Equal(t, hedgeReserve, hedges(true))
 }
 

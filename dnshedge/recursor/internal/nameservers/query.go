@@ -114,8 +114,8 @@ func (q *query) loserDeadline() time.Time {
 	return q.sent.Add(answerTimeout)
 }
 
-// A queryEvent reports to the queryLoop that one of its queries has ended, or that a query that had to wait for slots
-// was sent.
+// A queryEvent reports to the queryLoop that one of its queries has ended, or that a query was sent that had to wait for
+// its slots (see slotLimits).
 type queryEvent struct {
 	*query
 	ended bool // true if the query has ended; false if it was sent after a wait for slots
@@ -154,21 +154,21 @@ func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
 }
 
 // A socketLimiter limits the number of open sockets. If a query needs a socket and none is free, it stops an evictable
-// query: the answer is unlikely to come or is not needed any more. Pool.mu guards it.
+// query. A query is evictable if its answer is unlikely to come, or is not needed any more. Pool.mu guards it.
 type socketLimiter struct {
 	slots     semaphore           // limits the open sockets
 	open      map[*query]struct{} // queries that have slots, and therefore may have a socket
 	evictable list.List           // queries (*query) that are unlikely to be answered, oldest first
 }
 
-// A slotLimit is a semaphore together with its number of slots. A query in flight uses one slot.
+// A slotLimit is a semaphore together with its number of slots.
 type slotLimit struct {
 	*semaphore
 	max int32
 }
 
 // slotLimits returns the three semaphores of which q needs a slot before it is sent. They limit the queries in flight
-// to one zone, to one server, and of the whole Pool.
+// to one zone, to one server, and of the whole Pool. q has its slots until it is answered, has failed or was stopped.
 func (q *query) slotLimits() [3]slotLimit {
 	return [...]slotLimit{{&q.zone.slots, q.maxPerZone}, {&q.server.slots, q.maxPerServer}, {&q.sockets.slots, maxSockets}}
 }
@@ -245,8 +245,8 @@ func (q *query) awaitSlots(taskDone <-chan struct{}) bool {
 	return true
 }
 
-// releaseSlots releases the slots of q for other queries, and removes q from the users of the zone. It does nothing if
-// q has no slots. The caller must hold mu.
+// releaseSlots releases the slots of q (see slotLimits) for other queries, and removes q from the users of the zone. It
+// does nothing if q has no slots. The caller must hold mu.
 func (q *query) releaseSlots() {
 	if !q.hasSlots {
 		return
@@ -302,12 +302,12 @@ func (q *query) markEvictable() {
 
 // isLaterQueryAnswered reports whether the server has answered a query that was sent after q. In this case q was
 // probably lost. The caller must hold mu.
-func (q *query) isLaterQueryAnswered() bool { return q.wasSentBefore(q.server.lastAnswer) }
+func (q *query) isLaterQueryAnswered() bool { return q.predatesAnsweredQuery(q.server.lastAnswer) }
 
-// wasSentBefore reports whether q was sent before another query to the same server, which was answered at the time
-// answered (since Pool.epoch). The other query is assumed to have been sent one round trip time earlier. The caller
-// must hold mu.
-func (q *query) wasSentBefore(answered time.Duration) bool {
+// predatesAnsweredQuery reports whether q was sent before another query to the same server, which was answered at the
+// time answered (since Pool.epoch). The server then is responsive, and q was probably lost. The time at which the other
+// query was sent is estimated: one round trip time of the server before answered. The caller must hold mu.
+func (q *query) predatesAnsweredQuery(answered time.Duration) bool {
 	return answered-time.Duration(q.server.rtt.SRTT) > q.sent.Sub(q.epoch)
 }
 
@@ -349,7 +349,7 @@ func (q *query) recordTimeout() {
 	}
 	q.countedAsTimeout = true
 	now, hasAnsweredZone := q.elapsed(), q.zoneHealth.hasAnswered
-	if !q.wasSentBefore(q.zoneHealth.lastAnswer) { // otherwise the server has answered since
+	if !q.predatesAnsweredQuery(q.zoneHealth.lastAnswer) { // otherwise the server has answered a later query about the zone
 		q.zoneHealth.recordUnansweredQuery(now)
 		if !q.isLaterQueryAnswered() {
 			q.healthByZone.getOrCreateHealth(healthKey{q.addr, unansweredZones}, now).recordUnansweredZone(now, q.zoneQtype.zoneHash())

@@ -53,7 +53,7 @@ func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error
 	defer func() { a.endTask(err) }()
 	a.queryNextServer(reasonFirst)
 	var events []queryEvent
-	for !a.hasFailed() {
+	for !a.checkForFailure() {
 		a.setTimer()
 		select {
 		case <-a.inbox.wake:
@@ -107,7 +107,7 @@ type taskEvents struct {
 	localErr    error // error of a query that could not be sent; nil if there is none
 	gotResponse bool  // a response was received
 	fatalErr    error // error after which no more queries are sent, or nil
-	backedOff   bool  // backOffZone has recorded the name of the Task
+	backedOff   bool  // backOffIfUnresponsive has recorded the name of the Task
 }
 
 // registerWithZone gets the state of the Task's zone, and registers the Task as a user of it, so that the state is not
@@ -181,11 +181,11 @@ func (a *queryLoop) hasStoppedSending() bool {
 	return a.outcome.fatalErr != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
 }
 
-// hasFailed reports whether the question must end without an answer, because no answer can be expected any more.
+// checkForFailure returns true if the question must end without an answer, because no answer can be expected any more.
 //
-// When all queries have waited until lastDeadline, it starts a backoff of the zone as a side effect (see backOffZone).
-// The queryLoop may then continue to wait until Task.AwaitUntil.
-func (a *queryLoop) hasFailed() bool {
+// When all queries have waited until lastDeadline, it also calls backOffIfUnresponsive. The queryLoop may then continue
+// to wait until Task.AwaitUntil.
+func (a *queryLoop) checkForFailure() bool {
 	switch {
 	case len(a.queries) == 0 && !a.search.running:
 		return true
@@ -200,7 +200,7 @@ func (a *queryLoop) hasFailed() bool {
 	case time.Now().Before(a.lastDeadline()):
 		return false
 	}
-	a.backOffZone()
+	a.backOffIfUnresponsive()
 	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
 }
 
@@ -619,7 +619,7 @@ func (a *queryLoop) failTask() error {
 	if a.outcome.fatalErr == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
 		return ErrNoHedgeBudget // it does not concern the servers
 	}
-	unresponsive := a.backOffZone()
+	unresponsive := a.backOffIfUnresponsive()
 	o := &a.outcome
 	switch {
 	case o.fatalErr != nil:
@@ -632,20 +632,22 @@ func (a *queryLoop) failTask() error {
 	return ErrNoServers
 }
 
-// backOffZone reports whether all servers of the zone were queried and none has responded. If so, it starts or extends
-// a backoff of the zone, in which the zone is not queried.
+// backOffIfUnresponsive starts or extends a backoff of the zone if all its known servers were queried and none has
+// responded. In a backoff, the zone is not queried. The result is true if no server has responded, even if no backoff
+// was started.
 //
-// The backoff may start only with the second unanswered name (see recordUnansweredName). A question with a minimised
-// name starts none, because a server may drop only these.
-func (a *queryLoop) backOffZone() bool {
-	if !a.areAllUnresponsive() {
+// If one of the servers has answered before, it starts none for the first unanswered name (see recordUnansweredName). It
+// never starts one for a minimised name. A server may drop only such questions.
+func (a *queryLoop) backOffIfUnresponsive() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.recordSentQueries()
+	if !a.allUnresponsive() {
 		return false
 	}
 	if a.Minimised {
 		return true
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	now, r := a.elapsed(), &a.zone.backoffs[a.group]
 	switch {
 	case !a.outcome.backedOff:
@@ -657,14 +659,17 @@ func (a *queryLoop) backOffZone() bool {
 	return true
 }
 
-// areAllUnresponsive reports whether all candidates were queried, and none has responded to this Task. It is false if a
-// candidate has answered another Task since the start of this one.
-func (a *queryLoop) areAllUnresponsive() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// recordSentQueries sets outcome.sentAny if an unfinished query has a connection. The caller must hold mu.
+func (a *queryLoop) recordSentQueries() {
 	if slices.ContainsFunc(a.queries, func(q *query) bool { return q.conn != nil }) {
 		a.outcome.sentAny = true
 	}
+}
+
+// allUnresponsive reports whether all candidates were queried, and none has responded to this Task. It is false if a
+// candidate has answered another Task since the start of this one, or if no query has left this machine. The caller
+// must hold mu.
+func (a *queryLoop) allUnresponsive() bool {
 	if a.outcome.gotResponse || !a.outcome.sentAny || len(a.candidates) == 0 {
 		return false
 	}

@@ -17,7 +17,8 @@ const (
 )
 
 // A server is the state of one server address, in 64 bytes: its round trip time, its queries in flight, and its
-// backoff. In the zero value, the server has never answered. Times are durations since Pool.epoch. Pool.mu guards it.
+// backoff. The zero value means that the server has never answered. Times are durations since Pool.epoch. Pool.mu guards
+// it.
 type server struct {
 	rtt          rtt.Estimate[float32] // in nanoseconds; zero if the server has never answered
 	lastAnswer   time.Duration         // time of the last answer over UDP
@@ -57,7 +58,8 @@ func (t *serverTable) getOrCreateServer(addr netip.AddrPort, now time.Duration) 
 func (s *server) hasAnswered() bool { return s.rtt.SRTT > 0 }
 
 // recordRTT adds took, a round trip time that was measured at the time now, to the estimate of the server. It also ends
-// the backoff of the server. unknownRTT is the expected round trip time of servers that have never answered.
+// the backoff of the server. If the server was idle for long, it first moves the estimate towards unknownRTT, the
+// expected round trip time of servers that have never answered (see expectedRTT).
 //
 // A sample counts as at least 1 ns, because an estimate of 0 means that the server has never answered.
 func (s *server) recordRTT(now, took, unknownRTT time.Duration) {
@@ -88,9 +90,9 @@ const (
 	updateInterval    = 8                      // number of samples between two updates of the quantiles
 )
 
-// firstRTTs estimates the round trip time and the hedge delay of unknown servers, which have not answered yet. Its
-// samples are the round trip times of the first answers of all servers. Pool.mu guards it.
-type firstRTTs struct {
+// A firstRTTEstimator estimates the round trip time and the hedge delay of unknown servers, which have not answered yet.
+// It has one sample of each server that has answered: the round trip time of its first answer. Pool.mu guards it.
+type firstRTTEstimator struct {
 	quantile    float64 // hedgeDelay is this quantile of the samples, between 0 and 1
 	window      sketch.Window
 	newSamples  int           // samples since the last update of the quantiles
@@ -99,15 +101,16 @@ type firstRTTs struct {
 	hedgeDelay  time.Duration // hedge delay of an unknown server
 }
 
-// newFirstRTTs returns firstRTTs without samples. quantile, between 0 and 1, is the quantile of the samples that
-// becomes the hedge delay of servers that have not answered yet.
-func newFirstRTTs(quantile float64) *firstRTTs {
-	return &firstRTTs{quantile: quantile, median: initialMedian, hedgeDelay: initialHedgeDelay}
+// newFirstRTTEstimator returns a firstRTTEstimator without samples. A sample is the round trip time of the first answer
+// of a server. The given quantile of the samples, between 0 and 1, becomes the hedge delay of servers that have not
+// answered yet.
+func newFirstRTTEstimator(quantile float64) *firstRTTEstimator {
+	return &firstRTTEstimator{quantile: quantile, median: initialMedian, hedgeDelay: initialHedgeDelay}
 }
 
 // addSample adds took, the round trip time of the first answer of a server, at the time now. It updates the estimates
 // after each updateInterval samples.
-func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
+func (c *firstRTTEstimator) addSample(now time.Time, took time.Duration) {
 	c.window.Add(now, took)
 	c.newSamples++
 	if c.sampleCount = min(c.sampleCount+1, minSamples); c.sampleCount == minSamples && c.newSamples >= updateInterval {
@@ -117,7 +120,7 @@ func (c *firstRTTs) addSample(now time.Time, took time.Duration) {
 
 // mergeSamples adds the exported samples in window, so that a new Pool has estimates at once. It does nothing if c
 // already has as many samples as window.
-func (c *firstRTTs) mergeSamples(window *sketch.Window) {
+func (c *firstRTTEstimator) mergeSamples(window *sketch.Window) {
 	if c.window.Len() >= window.Len() {
 		return
 	}
@@ -129,15 +132,16 @@ func (c *firstRTTs) mergeSamples(window *sketch.Window) {
 
 // updateQuantiles recomputes the expected round trip time (median) and the hedge delay of unknown servers from the
 // samples. Neither exceeds maxFirstRTT.
-func (c *firstRTTs) updateQuantiles() {
+func (c *firstRTTEstimator) updateQuantiles() {
 	c.newSamples = 0
 	c.median, _ = c.window.Quantile(0.5)
 	c.hedgeDelay, _ = c.window.Quantile(c.quantile)
 	c.median, c.hedgeDelay = min(c.median, maxFirstRTT), min(c.hedgeDelay, maxFirstRTT)
 }
 
-// A semaphore limits queries in flight. Waiting queries get slots in the order of their arrival.
-// The number of slots is not stored, but passed to the methods as max. Pool.mu guards it.
+// A semaphore limits the queries in flight. It has a number of slots, and each query in flight uses one of them. Waiting
+// queries get slots in the order of their arrival. The number of slots is not stored, but passed to the methods as max.
+// Pool.mu guards it.
 type semaphore struct {
 	used int32   // slots in use
 	last *waiter // last waiter of the circular queue, whose next is the first waiter; nil if the queue is empty

@@ -23,7 +23,7 @@ type zoneState struct {
 // qtypeGroup. The zero value means that no backoff is running.
 type zoneBackoff struct {
 	avoidUntil   time.Duration // the zone is not queried until this time, since Pool.epoch
-	name         string        // last unanswered name; "" if the servers have answered since
+	name         string        // last unanswered name; "" if there is none, or if a server has answered since it was recorded
 	unansweredAt time.Duration // time at which name was recorded, since Pool.epoch
 }
 
