@@ -30,7 +30,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	helper.Serve()
+	helper.RunIfHelper()
 	os.Exit(m.Run())
 }
 

@@ -21,7 +21,7 @@ import (
 var scenario = flag.String("scenario", "refuses", "the scenario over kernel sockets")
 
 func TestMain(m *testing.M) {
-	helper.Serve()
+	helper.RunIfHelper()
 	doubles.PreloadNetConfig()
 	os.Exit(m.Run())
 }

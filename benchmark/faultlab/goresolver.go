@@ -23,7 +23,7 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	if r.conf.Memory {
 		return r.startGoResolverInProcess(), nil
 	}
-	own, err := goResolverProcess.Command(context.Background(), struct{}{}, "GODEBUG=", "LOCALDOMAIN=", "RES_OPTIONS=")
+	own, err := goResolverHelper.Command(context.Background(), struct{}{}, "GODEBUG=", "LOCALDOMAIN=", "RES_OPTIONS=")
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 	}
 }
 
-var goResolverProcess = helper.New("faultlab", serveGoResolver)
+var goResolverHelper = helper.New("faultlab", serveGoResolver)
 
 // serveGoResolver answers DNS queries over UDP by Go's resolver, until the parent process ends. It also listens on TCP, to
 // show that it is ready.

@@ -82,7 +82,7 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 			return startInProcess(e, s)
 		}
 		return startResolverProcess(e, func(dnsserver.Peers, string) (*exec.Cmd, error) {
-			return libraryProcess.Command(context.Background(), s, "GOMAXPROCS=1")
+			return libraryHelper.Command(context.Background(), s, "GOMAXPROCS=1")
 		}, true)
 	}
 }
@@ -118,7 +118,7 @@ func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshe
 	return &dnshedge.Client{Exchanger: r, Cache: new(dnshedge.Cache)}, r
 }
 
-var libraryProcess = helper.New("reclab", librarySettings.serve)
+var libraryHelper = helper.New("reclab", librarySettings.serve)
 
 // serve answers DNS queries in a process of its own until standard input ends, and then writes RecursorStats to
 // standard output.

@@ -16,7 +16,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	helper.Serve()
+	helper.RunIfHelper()
 	os.Exit(m.Run())
 }
 

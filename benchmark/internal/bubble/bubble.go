@@ -13,15 +13,15 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/helper"
 )
 
-// A Func is a function that runs in the fake time of testing/synctest. That package works only in tests, so [Func.Run]
-// starts this program again as a helper process, which runs a test. The result comes by encoding/gob.
+// A Func is a function that runs in the fake time of testing/synctest, which works only in tests. So [Func.Run] starts
+// this program again as a helper process. That process runs the function in a test and sends the result by encoding/gob.
 type Func[In, Out any] struct {
-	name    string
-	process helper.Process[In]
+	name   string
+	helper helper.Func[In]
 }
 
-// New returns a Func that calls the function call in fake time. Packages call New in variable declarations, so that the
-// helper process also knows the function. name must be unique in the program.
+// New returns a Func that calls the function call in fake time. name must be unique in the program. Packages call New in
+// variable declarations, so that a helper process finds the function by its name.
 func New[In, Out any](name string, call func(context.Context, In) (Out, error)) Func[In, Out] {
 	return Func[In, Out]{name, helper.New(name, func(in In) error {
 		os.Args = os.Args[:1] // the rest would be flags of the test
@@ -41,9 +41,9 @@ func New[In, Out any](name string, call func(context.Context, In) (Out, error)) 
 	})}
 }
 
-// Run returns the result of the function in fake time. The program must have called helper.Serve.
+// Run returns the result of the function in fake time. The program must have called helper.RunIfHelper.
 func (f Func[In, Out]) Run(ctx context.Context, in In) (out Out, err error) {
-	cmd, err := f.process.Command(ctx, in)
+	cmd, err := f.helper.Command(ctx, in)
 	if err != nil {
 		return out, err
 	}

@@ -48,9 +48,9 @@ func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	}
 	switch name {
 	case "forwarder":
-		return f.helperCommand(forwarderProcess)
+		return f.helperCommand(forwarderHelper)
 	case BareGo:
-		return f.helperCommand(bareProcess)
+		return f.helperCommand(bareGoHelper)
 	case "unbound":
 		return f.UnboundCommand("")
 	case "named":
@@ -151,14 +151,14 @@ type forwarderSettings struct {
 	ClosesConns     bool     // see ForwarderConfig
 }
 
-// The helper processes of this package: this library's forwarder, and the server of BareGo.
+// The functions that run in helper processes: this library's forwarder, and the server of BareGo.
 var (
-	forwarderProcess = helper.New("forwarder", forwarderSettings.serve)
-	bareProcess      = helper.New(BareGo, serveBareGo)
+	forwarderHelper = helper.New("forwarder", forwarderSettings.serve)
+	bareGoHelper    = helper.New(BareGo, serveBareGo)
 )
 
-// helperCommand returns a command that runs this program again as a helper process, with one thread.
-func (f ForwarderConfig) helperCommand(process helper.Process[forwarderSettings]) (*exec.Cmd, error) {
+// helperCommand returns the command that runs the function server in a helper process, with one thread.
+func (f ForwarderConfig) helperCommand(server helper.Func[forwarderSettings]) (*exec.Cmd, error) {
 	upstream, env := "udp://%s:%d", []string{"GOMAXPROCS=1"}
 	if f.Transport != "udp" {
 		upstream, env = f.Transport+"://%s:%d#"+f.ServerName, append(env, "SSL_CERT_FILE="+f.CertificateFile)
@@ -167,7 +167,7 @@ func (f ForwarderConfig) helperCommand(process helper.Process[forwarderSettings]
 	if f.ServesTLS {
 		settings.CertificateFile = f.CertificateFile
 	}
-	return process.Command(context.Background(), settings, env...)
+	return server.Command(context.Background(), settings, env...)
 }
 
 // serve runs this library's forwarder until an error occurs.

@@ -16,12 +16,12 @@ const requestEnv = "HEDGE_BENCHMARK_HELPER"
 // calls has the functions by their names. They decode their input from JSON.
 var calls = make(map[string]func(input []byte) error)
 
-// A Process is a function that runs in a helper process, for which this program is started again.
-type Process[In any] struct{ name string }
+// A Func is a function with a name that can run in a helper process: this program, started again to run only the function.
+type Func[In any] struct{ name string }
 
-// New returns a process that calls the function call. Packages call New in variable declarations, so that Serve knows all
-// functions. name must be unique in the program.
-func New[In any](name string, call func(In) error) Process[In] {
+// New returns the function call as a Func. name must be unique in the program. Packages call New in variable
+// declarations, so that RunIfHelper finds the function by its name.
+func New[In any](name string, call func(In) error) Func[In] {
 	calls[name] = func(input []byte) error {
 		var in In
 		if err := json.Unmarshal(input, &in); err != nil {
@@ -29,12 +29,12 @@ func New[In any](name string, call func(In) error) Process[In] {
 		}
 		return call(in)
 	}
-	return Process[In]{name}
+	return Func[In]{name}
 }
 
-// Command returns a command that starts this program again, as a process that only calls the function with the input
-// in. env adds environment variables. The process is killed if ctx ends. The program must call Serve first.
-func (p Process[In]) Command(ctx context.Context, in In, env ...string) (*exec.Cmd, error) {
+// Command returns a command that starts this program again, to call only the function, with the input in. env adds
+// environment variables. The process is killed if ctx ends. main or TestMain must begin with RunIfHelper.
+func (f Func[In]) Command(ctx context.Context, in In, env ...string) (*exec.Cmd, error) {
 	text, err := json.Marshal(in)
 	if err != nil {
 		return nil, err
@@ -44,13 +44,13 @@ func (p Process[In]) Command(ctx context.Context, in In, env ...string) (*exec.C
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Env = append(append(os.Environ(), requestEnv+"="+p.name+" "+string(text)), env...)
+	cmd.Env = append(append(os.Environ(), requestEnv+"="+f.name+" "+string(text)), env...)
 	return cmd, nil
 }
 
-// Serve calls the function of a Process, and then exits, if Process.Command started this process. Otherwise it returns
-// at once. main or TestMain calls it first.
-func Serve() {
+// RunIfHelper runs the function of a Func and exits, in a process that Func.Command started. In any other process it
+// returns at once. main or TestMain calls it first.
+func RunIfHelper() {
 	name, input, ok := strings.Cut(os.Getenv(requestEnv), " ")
 	if !ok {
 		return
