@@ -84,7 +84,7 @@ type testbed struct {
 // Run sends queries to the selected DNS servers, and returns a row for each. It needs root on Linux, see
 // netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) (rows []Row, err error) {
-	sc, err := lab.FindScenario(&conf, slices.Concat(scenarios, manyClients), Queries)
+	sc, err := lab.SelectScenario(&conf, slices.Concat(scenarios, manyClients), Queries)
 	if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (s *server) openConnections(ctx context.Context) error {
 	}
 	process, kernel := s.residentMemory(), kernelMemory()
 	s.conns = make(chan *dns.Conn, max(s.scenario.connections, 1))
-	lab.Load{Workers: workers}.Send(ctx, s.scenario.connections, func(i int) {
+	lab.Load{Workers: workers}.Run(ctx, s.scenario.connections, func(i int) {
 		conn, err := s.openConnection()
 		if err == nil {
 			if err = exchangeQuery(conn, s.queries[0], timeout); err != nil {
@@ -155,7 +155,7 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 	}
 	before, known := cputime.RunningThreads(s.process.Pid)
 	start, first := time.Now(), s.row.Asked
-	s.row.Asked += lab.Load{Workers: workers}.Send(ctx, queries, func(i int) {
+	s.row.Asked += lab.Load{Workers: workers}.Run(ctx, queries, func(i int) {
 		s.calls.Measure(ctx, start, first+i, func() error { return s.sendQuery(s.queries[i%len(s.queries)]) })
 		s.progress(1)
 	})

@@ -41,7 +41,7 @@ type testbed struct {
 // It needs root unless Memory is set, see netsim.ErrUnsupported. If ctx ends, Run returns the results so far and the
 // error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]lab.Row, error) {
-	sc, err := lab.FindScenario(&conf, scenarios, DefaultLookups)
+	sc, err := lab.SelectScenario(&conf, scenarios, DefaultLookups)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func Run(ctx context.Context, conf lab.Config) ([]lab.Row, error) {
 // cache is no advantage.
 func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	start := time.Now()
-	lab.Load{Workers: cmp.Or(l.conf.Workers, interleavedWorkers)}.Send(ctx, l.conf.Calls, func(n int) {
+	lab.Load{Workers: cmp.Or(l.conf.Workers, interleavedWorkers)}.Run(ctx, l.conf.Calls, func(n int) {
 		for i := range clients {
 			c := clients[(n+i)%len(clients)]
 			c.calls.Measure(ctx, start, n, func() error { return c.lookup(ctx, c.lookupName(n)) })

@@ -38,7 +38,7 @@ type Row struct {
 // Run sends the calls of a scenario by the selected clients, and returns a row for each. It runs in the time of its caller:
 // the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
-	sc, err := lab.FindScenario(&conf, scenarios, DefaultCalls)
+	sc, err := lab.SelectScenario(&conf, scenarios, DefaultCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func measureContender(ctx context.Context, conf lab.Config, sc scenario, c lab.C
 	}
 	row := Row{Row: lab.Row{Contender: c.Name, Calls: make([]latency.Call, conf.Calls)}}
 	arrivals, failures := virtual.NewRandomSource(conf.Seed), atomic.Int64{}
-	row.Asked = lab.Load{Interarrival: func(i int) time.Duration { return arrivals.InterarrivalTime(i, sc.rate) }}.Send(ctx, conf.Calls, func(i int) {
+	row.Asked = lab.Load{Interarrival: func(i int) time.Duration { return arrivals.InterarrivalTime(i, sc.rate) }}.Run(ctx, conf.Calls, func(i int) {
 		if !s.makeCall(ctx, client, i, &row.Calls[i]) {
 			failures.Add(1)
 		}

@@ -47,7 +47,7 @@ type testbed struct {
 // Memory is set, see netsim.ErrUnsupported. In memory, it leaves out unbound, and Go's resolver gets its servers from a
 // function. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
-	sc, err := lab.FindScenario(&conf, scenarios, 0)
+	sc, err := lab.SelectScenario(&conf, scenarios, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (l *testbed) measureResolvers(ctx context.Context, resolvers []*resolver) e
 	queries := int(l.queryDuration().Seconds() * l.conf.Rate)
 	for _, r := range resolvers {
 		running.Go(func() {
-			lab.Load{Interarrival: lab.ConstantRate(l.conf.Rate)}.Send(ctx, queries, func(i int) {
+			lab.Load{Interarrival: lab.ConstantRate(l.conf.Rate)}.Run(ctx, queries, func(i int) {
 				r.measureQuery(ctx, start, i, l.query(i))
 				l.conf.AddProgress(1)
 			})

@@ -116,7 +116,7 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 }
 
 func setDefaults(c *lab.Config) error {
-	_, err := lab.FindScenario(c, scenarios, DefaultQuestions)
+	_, err := lab.SelectScenario(c, scenarios, DefaultQuestions)
 	if len(c.Contenders) == 0 {
 		c.Contenders = ContendersOf(c.Scenario)
 	}
@@ -135,7 +135,7 @@ func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questi
 	}
 	start := time.Now()
 	arrivals := func(int) time.Duration { return time.Duration(rng.ExpFloat64() / conf.Rate * float64(time.Second)) } // a Poisson process
-	row.Asked = lab.Load{Interarrival: arrivals}.Send(ctx, len(questions), func(i int) {
+	row.Asked = lab.Load{Interarrival: arrivals}.Run(ctx, len(questions), func(i int) {
 		row.Questions[i] = r.measureQuestion(questions[i], start)
 		row.Questions[i].Index = int32(i)
 		conf.AddProgress(1)

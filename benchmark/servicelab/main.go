@@ -157,7 +157,7 @@ func runService(ctx context.Context, s clientSetup) (row serviceRow, err error) 
 	client, stop := newClient(s, n, config)
 	defer stop()
 	latencies := make([]time.Duration, requests)
-	lab.Load{Interarrival: lab.ConstantRate(rate)}.Send(ctx, requests, func(i int) {
+	lab.Load{Interarrival: lab.ConstantRate(rate)}.Run(ctx, requests, func(i int) {
 		start := time.Now()
 		var calls sync.WaitGroup
 		for _, host := range services {

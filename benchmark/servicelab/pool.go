@@ -64,7 +64,7 @@ func runPool(ctx context.Context, threads int) (row poolRow, err error) {
 	}
 	latencies := make([]time.Duration, lookups)
 	var failed atomic.Int64
-	lab.Load{Interarrival: lab.ConstantRate(lookupRate)}.Send(ctx, lookups, func(i int) {
+	lab.Load{Interarrival: lab.ConstantRate(lookupRate)}.Run(ctx, lookups, func(i int) {
 		start := time.Now()
 		pool <- struct{}{}
 		if _, err := resolver.LookupNetIP(ctx, "ip", fmt.Sprintf("n%d.example.", i)); err != nil {

@@ -138,7 +138,7 @@ func (c *contender) sendUntil(ctx context.Context, total int, arrivals *virtual.
 	}
 	from := c.done
 	load := lab.Load{Workers: c.simulation.Workers, Interarrival: func(i int) time.Duration { return arrivals.InterarrivalTime(from+i, c.simulation.Rate) }}
-	c.done += load.Send(ctx, total-from, func(i int) { c.sendRequest(from + i) })
+	c.done += load.Run(ctx, total-from, func(i int) { c.sendRequest(from + i) })
 }
 
 // sendRequest sends the request with the given ID and records the call. Interrupting the benchmark does not cancel it.

@@ -47,7 +47,7 @@ type Traffic struct {
 // Run lets the selected clients read all ranges of the object, and returns a row for each. It runs in the time of its caller:
 // the fake time of a testing/synctest bubble, or real time. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
-	sc, err := lab.FindScenario(&conf, scenarios, DefaultReads)
+	sc, err := lab.SelectScenario(&conf, scenarios, DefaultReads)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func measureContender(ctx context.Context, conf lab.Config, sc scenario, c lab.C
 	defer stop(nil)
 	calls, start := make([]latency.Call, conf.Calls), time.Now()
 	buffers := sync.Pool{New: func() any { return new([ReadSize]byte) }}
-	lab.Load{Workers: ConcurrentReads}.Send(reading, conf.Calls, func(i int) {
+	lab.Load{Workers: ConcurrentReads}.Run(reading, conf.Calls, func(i int) {
 		p := buffers.Get().(*[ReadSize]byte)
 		defer buffers.Put(p)
 		if err := readRange(reading, read, p[:], int64(i), &calls[i], start); err != nil {

@@ -29,7 +29,7 @@ type Config struct {
 	Reporter
 }
 
-// A Reporter has the functions by which a lab reports during a run. Both may be nil.
+// A Reporter has the functions by which a lab reports to its caller during a run. A nil function is not called.
 type Reporter struct {
 	Progress func(int)           `json:"-"` // called with the number of further calls that are done, of all contenders
 	Skipped  func(reason string) `json:"-"` // called for each contender that cannot run here
@@ -49,9 +49,9 @@ func (r Reporter) SkipContender(err error) {
 	}
 }
 
-// FindScenario returns the scenario that c.Scenario names, or else the first of all. It sets the fields Scenario and
-// Calls to the name and to defaultCalls if they are empty. It returns an error if a number is negative.
-func FindScenario[S Selectable](c *Config, all []S, defaultCalls int) (sc S, err error) {
+// SelectScenario returns the scenario of all that c.Scenario names. An empty c.Scenario becomes the name of the first,
+// and a zero c.Calls becomes defaultCalls. A negative Calls, Rate or Workers and an unknown name are errors.
+func SelectScenario[S Selectable](c *Config, all []S, defaultCalls int) (sc S, err error) {
 	if c.Calls < 0 || c.Rate < 0 || c.Workers < 0 {
 		return sc, fmt.Errorf("config: Calls is %d, Rate %v and Workers %d; want 0 or more", c.Calls, c.Rate, c.Workers)
 	}
@@ -59,9 +59,9 @@ func FindScenario[S Selectable](c *Config, all []S, defaultCalls int) (sc S, err
 	return FindByName("scenario", all, c.Scenario)
 }
 
-// forEach calls the function f for each contender that the config selects from all, at the same time. It returns the
-// selected contenders, and the results and errors in the same order.
-func forEach[E, C, R any](c Config, all []Contender[E, C], f func(Contender[E, C]) (R, error)) (selected []Contender[E, C], results []R, errs []error, err error) {
+// callForSelected calls the function f for each contender that the config selects from all, at the same time. It returns
+// these contenders, and the results and the errors of f in the order of the contenders. err means that a name is unknown.
+func callForSelected[E, C, R any](c Config, all []Contender[E, C], f func(Contender[E, C]) (R, error)) (selected []Contender[E, C], results []R, errs []error, err error) {
 	if selected, err = SelectByName("contender", all, c.Contenders); err != nil {
 		return nil, nil, nil, err
 	}
@@ -78,11 +78,11 @@ func forEach[E, C, R any](c Config, all []Contender[E, C], f func(Contender[E, C
 	return selected, results, errs, nil
 }
 
-// StartAll starts the contenders that the config selects from all by the function start, and returns the results. It
-// skips and reports DNS servers of other projects that do not start, and missing programs. After any other error, or if
-// no contender starts, it returns the errors.
+// StartAll calls start at the same time for all contenders that the config selects, and returns the results. It skips and
+// reports DNS servers of other projects that do not start, and missing programs. It returns other errors. If no contender
+// starts, it returns the errors of all.
 func StartAll[E, C, S any](c Config, all []Contender[E, C], start func(Contender[E, C]) (S, error)) (started []S, err error) {
-	selected, results, errs, err := forEach(c, all, start)
+	selected, results, errs, err := callForSelected(c, all, start)
 	var skipped []error
 	for i, one := range selected {
 		switch {
@@ -103,10 +103,10 @@ func StartAll[E, C, S any](c Config, all []Contender[E, C], start func(Contender
 	return started, err
 }
 
-// MeasureAll calls measure concurrently for the contenders that the config selects from all. If ctx ends, it
-// returns the results so far and the error of ctx.
+// MeasureAll calls measure at the same time for all contenders that the config selects, and returns the results. If ctx
+// ends, it returns the results so far and the error of ctx.
 func MeasureAll[E, C, R any](ctx context.Context, c Config, all []Contender[E, C], measure func(Contender[E, C]) (R, error)) ([]R, error) {
-	_, rows, errs, err := forEach(c, all, measure)
+	_, rows, errs, err := callForSelected(c, all, measure)
 	if ctx.Err() != nil {
 		return rows, ctx.Err()
 	}

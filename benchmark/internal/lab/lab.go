@@ -26,7 +26,7 @@ type Contender[E, C any] struct {
 
 func (c Contender[E, C]) selectionName() string { return c.Name }
 
-// A Scenario is a condition under which a lab compares clients or servers. Labs embed it in scenarios of their own.
+// A Scenario names and describes a condition under which a lab compares clients or servers. Labs embed it in their types.
 type Scenario struct {
 	Name        string
 	Description string // one phrase, for lists of scenarios
@@ -36,7 +36,7 @@ func (s Scenario) selectionName() string { return s.Name }
 
 func (s Scenario) commonScenario() Scenario { return s }
 
-// ScenariosOf returns the names and descriptions of scenarios that embed Scenario.
+// ScenariosOf returns the names and descriptions of a lab's scenarios, whose type embeds Scenario, for lists of scenarios.
 func ScenariosOf[T interface{ commonScenario() Scenario }](all []T) []Scenario {
 	scenarios := make([]Scenario, len(all))
 	for i, one := range all {
@@ -45,7 +45,7 @@ func ScenariosOf[T interface{ commonScenario() Scenario }](all []T) []Scenario {
 	return scenarios
 }
 
-// Selectable is implemented by contenders and scenarios, which a user selects by name.
+// Selectable is implemented by the things that a user selects by name: contenders and scenarios.
 type Selectable interface{ selectionName() string }
 
 func NamesOf[T Selectable](all []T) []string {
@@ -97,7 +97,7 @@ type Row struct {
 	CPU      time.Duration // of the contender, for all calls; 0: unknown
 }
 
-// CommonRow returns the figures that all labs have, also from a type that embeds Row.
+// CommonRow returns r. Code for the rows of all labs calls it by an interface, because labs embed Row in their own types.
 func (r Row) CommonRow() Row { return r }
 
 func (r Row) SentPerCall() float64 { return float64(r.Sent) / float64(max(r.Asked, 1)) }
@@ -128,7 +128,7 @@ func (r *Recorder) Measure(ctx context.Context, start time.Time, index int, call
 	}
 }
 
-// SortedCalls returns the recorded calls, sorted by Index. No call may be added afterwards.
+// SortedCalls sorts the recorded calls by Index and returns them. No call may be added afterwards.
 func (r *Recorder) SortedCalls() []latency.Call {
 	r.mu.Lock()
 	defer r.mu.Unlock()

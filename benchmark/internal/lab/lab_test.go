@@ -17,7 +17,7 @@ import (
 func TestOpenLoopSendsCallsWhenTheyAreDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, sent := time.Now(), make([]time.Duration, 4)
-		made := lab.Load{Interarrival: lab.ConstantRate(100)}.Send(t.Context(), len(sent), func(i int) {
+		made := lab.Load{Interarrival: lab.ConstantRate(100)}.Run(t.Context(), len(sent), func(i int) {
 			sent[i] = time.Since(start)
 			time.Sleep(time.Second) // delays no other call
 		})
@@ -30,7 +30,7 @@ func TestOpenLoopSendsCallsWhenTheyAreDue(t *testing.T) {
 func TestClosedLoopSendsACallWhenAWorkerIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start, sent := time.Now(), make([]time.Duration, 5)
-		made := lab.Load{Workers: 2}.Send(t.Context(), len(sent), func(i int) {
+		made := lab.Load{Workers: 2}.Run(t.Context(), len(sent), func(i int) {
 			sent[i] = time.Since(start)
 			time.Sleep(time.Second)
 		})
@@ -46,7 +46,7 @@ func TestLoadStopsWhenItsContextEnds(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
 				defer cancel()
 				var calls atomic.Int64
-				made := load.Send(ctx, 100, func(int) {
+				made := load.Run(ctx, 100, func(int) {
 					calls.Add(1)
 					time.Sleep(time.Second)
 				})

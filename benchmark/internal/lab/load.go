@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Load determines when the calls of a run are made.
+// A Load makes the calls of a run at the times that its fields determine: in a closed or in an open loop.
 type Load struct {
 	// Workers send one call after another: a closed loop. 0 means an open loop.
 	Workers int
@@ -17,15 +17,15 @@ type Load struct {
 	Interarrival func(i int) time.Duration
 }
 
-// ConstantRate returns a function for Load.Interarrival with a constant rate per second. The first call is due at once.
+// ConstantRate returns a function for Load.Interarrival: rate calls per second at equal intervals, the first at once.
 func ConstantRate(rate float64) func(i int) time.Duration {
 	due := func(i int) time.Duration { return time.Duration(float64(i) / rate * float64(time.Second)) }
 	return func(i int) time.Duration { return due(i) - due(max(i-1, 0)) }
 }
 
-// Send calls the function call with the numbers 0 to calls-1, and waits for all calls. If ctx ends, it makes no further
-// calls. It returns the number of calls made.
-func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) {
+// Run calls the function call with the numbers 0 to calls-1, at the times of the load, and waits until all have
+// returned. If ctx ends, it makes no further calls. It returns the number of calls made.
+func (l Load) Run(ctx context.Context, calls int, call func(i int)) (made int) {
 	var running sync.WaitGroup
 	if l.Workers == 0 {
 		for due := time.Now(); made < calls; made++ {
@@ -55,7 +55,7 @@ func (l Load) Send(ctx context.Context, calls int, call func(i int)) (made int) 
 	return min(int(next.Load()), calls)
 }
 
-// SleepContext sleeps for the duration d, or until ctx ends.
+// SleepContext sleeps for the duration d and returns nil. If ctx ends before, it returns the error of ctx at once.
 func SleepContext(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
