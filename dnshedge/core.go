@@ -420,7 +420,8 @@ func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, 
 	if ctx.Err() != nil {
 		return first.r
 	}
-	f := c.joinOrStartFlight(ctx, nil, c.findDomainRoute(q.Query), secondFlight)
+	q = c.findDomainRoute(q.Query) // the system's servers may have changed
+	f := c.joinOrStartFlight(ctx, nil, q, secondFlight)
 	select {
 	case <-f.Done:
 		return f.r
