@@ -2,6 +2,7 @@ package recursor_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"github.com/stretchr/testify/assert"
@@ -61,6 +62,118 @@ func TestResolverLooksUpAllServersUntilOneHasGoodKeys(t *testing.T) {
 						assert.Less(t, w.countQueries()-n, 40)
 						_ = r.Close()
 					}
+				}
+			})
+		})
+	}
+}
+
+// serversInThreeZones has a zone whose three servers have names in zones with servers of their own.
+const serversInThreeZones = `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+  example NS ns.first.
+  example NS ns.second.
+  example NS ns.third.
+first. delegated 192.0.5.1
+  ns A 192.0.6.1
+second. delegated 192.0.5.2
+  ns A 192.0.6.2
+third. delegated 192.0.5.3
+  ns A 192.0.6.3
+example.tld. served 192.0.6.1 192.0.6.2
+  @ NS ns.first.
+  @ NS ns.second.
+  @ NS ns.third.
+  www A 192.0.2.80
+sub.example.tld. delegated 192.0.7.1
+  www A 192.0.2.81
+open.example.tld. delegated 192.0.7.2
+  www A 192.0.2.82
+`
+
+// eightServers has a zone with eight servers.
+const eightServers = `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+example.tld. delegated 192.0.6.1 192.0.6.2 192.0.6.3 192.0.6.4 192.0.6.5 192.0.6.6 192.0.6.7 192.0.6.8
+  www A 192.0.2.80
+sub.example.tld. delegated 192.0.7.1
+  www A 192.0.2.81
+open.example.tld. delegated 192.0.7.2
+  www A 192.0.2.82
+`
+
+// TestResolverQueriesAllServersAfterUnsignedResponse has a zone with one good server. Another server sends no
+// signatures, and its address may arrive first, after more than a second. The others are silent.
+func TestResolverQueriesAllServersAfterUnsignedResponse(t *testing.T) {
+	unsigned := withoutRecords(dns.TypeRRSIG)
+	slowAddresses := func(first, second time.Duration) func(w *testNetwork) {
+		return func(w *testNetwork) {
+			w.sign("first.", "second.", "third.", "open.example.tld.")
+			w.updateServers("192.0.5.1", func(s *server) { s.rtt = first })
+			w.updateServers("192.0.5.2", func(s *server) { s.rtt = second })
+			w.setFault("192.0.6.3", silent)
+		}
+	}
+	for name, n := range map[string]struct {
+		text string
+		set  func(w *testNetwork)
+	}{
+		"slow addresses": {serversInThreeZones, slowAddresses(1100*ms, 1400*ms)},
+		"slow address":   {serversInThreeZones, slowAddresses(500*ms, 1400*ms)},
+		"many silent servers": {eightServers, func(w *testNetwork) {
+			w.sign("open.example.tld.")
+			w.setFault("192.0.6.3 192.0.6.4 192.0.6.5 192.0.6.6 192.0.6.7 192.0.6.8", silent)
+		}},
+	} {
+		for missing, fault := range map[string]func(query, *dns.Msg) *dns.Msg{"all": unsigned, "keys": onlyForType(dns.TypeDNSKEY, unsigned), "A": onlyForType(dns.TypeA, unsigned), "DS": onlyForType(dns.TypeDS, unsigned)} {
+			for hedges, set := range map[string]func(*recursor.Resolver){"with hedges": func(*recursor.Resolver) {}, "without hedges": noHedges} {
+				t.Run(name+", "+missing+", "+hedges, func(t *testing.T) {
+					for question, want := range map[string]string{"www.example.tld. A": "secure", "none.example.tld. A": "secure", "www.sub.example.tld. A": "secure", "sub.example.tld. DS": "secure", "www.open.example.tld. A": "insecure"} {
+						bubble(t, n.text, func(t *testing.T, w *testNetwork) {
+							n.set(w)
+							w.setFault("192.0.6.1", fault)
+							for range 3 { // the servers are queried in random order
+								r := newValidatingResolver(w, set)
+								assert.Equal(t, want, w.security(r, question), question)
+								_ = r.Close()
+							}
+						})
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestUnsignedResponseIsValidatedDuringServerSearch has an unsigned zone without a referral, because its server also
+// serves the parent zone. The address of the parent zone's other server cannot be found.
+func TestUnsignedResponseIsValidatedDuringServerSearch(t *testing.T) {
+	for name, set := range map[string]func(*recursor.Resolver){"with hedges": func(*recursor.Resolver) {}, "without hedges": noHedges} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+  example NS ns.example
+  example NS ns.dead.
+  ns.example A 192.0.6.1
+dead. delegated 192.0.5.1
+example.tld. served 192.0.6.1
+  @ NS ns
+  @ NS ns.dead.
+  ns A 192.0.6.1
+hidden.example.tld. delegated 192.0.6.1
+  www A 192.0.2.80
+`, func(t *testing.T, w *testNetwork) {
+				w.sign("dead.", "hidden.example.tld.")
+				w.setFault("192.0.5.1", silent)
+				for range 6 {
+					r := newValidatingResolver(w, set)
+					start := time.Now()
+					assert.Equal(t, "insecure", w.security(r, "www.hidden.example.tld. A"))
+					assert.Less(t, time.Since(start), 1500*ms)
+					_ = r.Close()
 				}
 			})
 		})

@@ -322,7 +322,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
 		}
 	case ctx.Err() == nil && j.fallback.Load() != nil:
-		r.parsedResponse = j.fallback.Load()
+		r.parsedResponse = j.fallbackAfter(failed)
 	default:
 		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
 		failed = fmt.Errorf("%w: zone %s", failed, z.zone)

@@ -111,7 +111,9 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 		j.storeFallback(r)
 	}
 	if unsigned {
-		j.task.EndEarly = true // the response is valid if it is from an insecure zone without a referral; validation searches for that zone next
+		// The response is valid if it is from an insecure zone without a referral. Validation searches for that zone next. If it
+		// finds none, the other servers are queried again.
+		j.task.EndEarly = true
 		return errUnprovenDenial
 	}
 	return nameservers.ErrUnsigned
@@ -127,6 +129,18 @@ func (j *responseSelector) storeFallback(r *parsedResponse) {
 	j.core.releaseMemory(j.heldBytes)
 	j.heldBytes = n
 	j.fallback.Store(r)
+}
+
+// fallbackAfter returns the fallback, which must not be nil, as the response to a question that has failed with err. If
+// some servers were not queried, its validation decides whether they must be.
+func (j *responseSelector) fallbackAfter(err error) *parsedResponse {
+	r := j.fallback.Load()
+	if !r.invalidSignatures || !errors.Is(err, nameservers.ErrEndedEarly) {
+		return r
+	}
+	provisional := *r // other goroutines read the fallback
+	provisional.invalidSignatures = false
+	return &provisional
 }
 
 // dropResponses forgets the responses that j has kept, and releases the memory that was reserved for them. It must be

@@ -18,7 +18,7 @@ const (
 	maxQueries          = 8                       // maximum number of queries of a Task, unless the Task has more servers
 	maxUnansweredHedges = 2                       // maximum number of hedges of a Task before its first response
 	maxQueryTime        = 4500 * time.Millisecond // time after which a Task sends no more queries
-	earlyEndTime        = time.Second             // like maxQueryTime, for a Task with EndEarly
+	earlyEndTime        = time.Second             // like maxQueryTime, for a Task with EndEarly, see queryLoop.earlyEnd
 
 	noEDNSTime       = time.Hour            // time for which a server that rejects EDNS is queried without EDNS
 	maxTimerLateness = 5 * time.Millisecond // if a timer fires later than this, the process is busy and may not have read the answer
@@ -34,14 +34,15 @@ const (
 //   - When no other server is known, search for addresses of further servers.
 //   - End without a response when all servers have failed, or when the time of the Task has passed.
 //
-// The error is the error of SpendQuery or FindServers, ErrNoServers, ErrNoHedgeBudget, a *LocalError, net.ErrClosed
-// after Close, or the cause of ctx.
+// The error is the error of SpendQuery or FindServers, ErrNoServers, ErrEndedEarly, ErrNoHedgeBudget, a *LocalError,
+// net.ErrClosed after Close, or the cause of ctx.
 func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewAuthoritativeQuery(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
 		return nil, err
 	}
 	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed(), group: qtypeGroupOf(t.Type)}
+	a.earlyEnd = a.beganAt + earlyEndTime
 	a.inbox.wake = make(chan struct{}, 1)
 	a.search = serverSearch{pool: f, findServers: t.FindServers}
 	if err := a.registerWithZone(); err != nil {
@@ -90,6 +91,7 @@ type queryLoop struct {
 	group      qtypeGroup    // group of Task.Type
 	zoneQtype  zoneQtypeID   // zone and group
 	beganAt    time.Duration // start of the Task, since Pool.epoch
+	earlyEnd   time.Duration // time after which the Task sends no more queries if it has EndEarly, since Pool.epoch
 	candidates []candidate
 	queries    []*query      // queries that have not ended, in the order of sending
 	attempts   int           // number of queries, without repetitions
@@ -177,8 +179,8 @@ func (a *queryLoop) selectSearchScope() SearchScope {
 // hasStoppedSending reports whether the Task must not send more queries. This is so after an error such as a reached
 // limit, after maxQueryTime, or with EndEarly after earlyEndTime.
 func (a *queryLoop) hasStoppedSending() bool {
-	passed := a.elapsed() - a.beganAt
-	return a.outcome.fatalErr != nil || passed > maxQueryTime || a.EndEarly && passed >= earlyEndTime
+	now := a.elapsed()
+	return a.outcome.fatalErr != nil || now-a.beganAt > maxQueryTime || a.EndEarly && now >= a.earlyEnd
 }
 
 // checkForFailure returns true if the question must end without an answer, because no answer can be expected any more.
@@ -246,6 +248,8 @@ func (a *queryLoop) setTimer() {
 			at = a.awaitDeadline()
 		}
 		a.timer.Reset(time.Until(at))
+	case q == nil && a.EndEarly && a.outcome.gotResponse:
+		a.timer.Reset(a.earlyEnd - a.elapsed())
 	case q == nil || q.state == stateWaiting:
 		a.timer.Stop()
 	default:
@@ -535,7 +539,11 @@ func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
 		}
 		a.mu.Unlock()
 	}
+	endEarly := a.EndEarly
 	err := a.CheckResponse(q.msg, c.addr)
+	if a.EndEarly && !endEarly {
+		a.earlyEnd = a.elapsed() + earlyEndTime // the time without a server to query does not count
+	}
 	if err == ErrLame {
 		a.counters.lame.Add(1)
 	}
@@ -624,12 +632,19 @@ func (a *queryLoop) failTask() error {
 	switch {
 	case o.fatalErr != nil:
 		return o.fatalErr
+	case a.EndEarly && o.gotResponse && a.hasUnqueriedServers():
+		return ErrEndedEarly
 	case a.search.err != nil && !unresponsive:
 		return a.search.err
 	case o.localErr != nil && !o.sentAny:
 		return &LocalError{o.localErr}
 	}
 	return ErrNoServers
+}
+
+// hasUnqueriedServers reports whether the Task knows a server that it has not queried, or is searching for one.
+func (a *queryLoop) hasUnqueriedServers() bool {
+	return a.search.running || slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.attempts == 0 })
 }
 
 // backOffIfUnresponsive starts or extends a backoff of the zone if all its known servers were queried and none has

@@ -119,6 +119,57 @@ func TestTaskWithEndEarlySendsNoMoreQueries(t *testing.T) {
 	})
 }
 
+// TestTaskEndsEarlyAfterRejectedResponse has a task that gets EndEarly with its first response, from a server whose
+// address was found late. The task then waits a second for other servers.
+func TestTaskEndsEarlyAfterRejectedResponse(t *testing.T) {
+	for name, x := range map[string]struct {
+		found time.Duration // time that the search for the good server takes; 0 means that there is none
+		dead  int           // number of silent servers
+		err   error
+		took  time.Duration // after the rejected response
+	}{
+		"good server found":          {found: 900 * ms, took: 910 * ms},
+		"good server found too late": {found: 1100 * ms, err: ErrEndedEarly, took: time.Second},
+		"no other server":            {err: ErrNoServers},
+		"silent server":              {dead: 1, err: ErrNoServers, took: 7 * initialRTO},
+		"many silent servers":        {dead: 12, err: ErrEndedEarly, took: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(n *network) {
+				f := n.newPool(Config{Hedge: Hedge{Off: true}})
+				found := [][]netip.AddrPort{{n.serve("192.0.2.1", respondAfter(dns.RcodeServerFailure, 10*ms))}, nil}
+				for i := range x.dead {
+					found[1] = append(found[1], n.serve(fmt.Sprintf("192.0.2.1%02d", i), dead))
+				}
+				if x.found > 0 {
+					found[1] = append(found[1], n.serve("192.0.2.2", answerAfter(10*ms)))
+				}
+				delays := []time.Duration{1500 * ms, x.found}
+				task := newTask()
+				task.FindServers = func(context.Context, SearchScope, <-chan struct{}) (servers []netip.AddrPort, err error) {
+					if len(found) == 0 {
+						return nil, nil
+					}
+					time.Sleep(delays[0])
+					servers, found, delays = found[0], found[1:], delays[1:]
+					return servers, nil
+				}
+				var rejectedAt time.Time
+				task.CheckResponse = func(m *dns.Msg, _ netip.AddrPort) error {
+					if m.Rcode == dns.RcodeSuccess {
+						return nil
+					}
+					rejectedAt, task.EndEarly = time.Now(), true
+					return ErrFailed
+				}
+				_, err := f.QueryServers(context.Background(), task)
+				assert.Equal(t, x.err, err)
+				assert.Equal(t, x.took, time.Since(rejectedAt))
+			})
+		})
+	}
+}
+
 // TestLongAwaitedQueryReleasesItsSlot requires that queries that are unlikely to be answered release their slots to
 // waiting queries.
 func TestLongAwaitedQueryReleasesItsSlot(t *testing.T) {

@@ -3,6 +3,7 @@ package nameservers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -29,7 +30,8 @@ type Task struct {
 	Minimised bool   // the name is minimised (RFC 9156), so that unresponsive servers cause no backoff of the zone
 
 	// EndEarly shortens the Task if no response comes, because another Task is likelier to succeed. The Task sends no
-	// query after earlyEndTime, and does not wait for overdue queries. CheckResponse may set it.
+	// query after earlyEndTime, and does not wait for overdue queries. CheckResponse may set it. The time then counts from
+	// that response, and ends a search for further servers too.
 	EndEarly bool
 	// AwaitUntil returns the time until which the Task waits for answers when all queries are overdue and no response has
 	// come. Later calls may return a later time.
@@ -102,6 +104,10 @@ var ErrNoHedgeBudget = errors.New("recursor: hedge budget is empty")
 
 // ErrNoServers is the error of a Task if no server has sent an acceptable response.
 var ErrNoServers = errors.New("recursor: no server answers")
+
+// ErrEndedEarly is the error of a Task that has ended because of Task.EndEarly, after a rejected response, before it has
+// queried all servers. It wraps ErrNoServers.
+var ErrEndedEarly = fmt.Errorf("%w in time", ErrNoServers)
 
 // A LocalError is the error of a Task if no query could leave this machine, for example without a network or a free
 // file descriptor. It says nothing about the zone or its servers. It wraps ErrNoServers and the cause.
