@@ -26,7 +26,7 @@ const nameHedgeDelay = 150 * time.Millisecond
 // addresses in the referral (glue) do not suffice.
 //
 // For a server name without glue, it first returns cached addresses, and then the glue in the closest cached delegation
-// to the name. At last it looks up the name. A name with glue is looked up only if the glue does not work. Glue is used
+// to the name. Finally, it looks up the name. A name with glue is looked up only if the glue does not work. Glue is used
 // only as a server address, never as an answer.
 type addressFinder struct {
 	lookup   *lookup           // lookup that needs the addresses

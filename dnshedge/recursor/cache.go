@@ -65,8 +65,8 @@ func (e *cacheEntry) referencedZone() *delegation {
 // cacheEntrySize is the estimated memory of an entry without its content, in bytes.
 const cacheEntrySize = 184
 
-// isCurrent reports whether the entry may be used at the time now. It is false if the entry has expired, or if the
-// delegation of its zone has changed since (see chain.Zone.IsRedelegated).
+// isCurrent reports whether the entry may be used at the time now. It is false if the entry has expired, or if its zone
+// has been delegated to other servers since the entry's referral (see chain.Zone.IsRedelegated).
 //
 // It is also false if the entry was added in the future, because the clock was set back.
 func (e *cacheEntry) isCurrent(now time.Time) bool {
@@ -157,8 +157,10 @@ func copyWithAge(rrs []dns.RR, age uint32) []dns.RR {
 	return out
 }
 
-// addDelegation caches the delegation z and returns it. It does not cache z if z has expired at the time now, or if the
-// zone has moved to other servers since.
+// addDelegation caches the delegation z. It does not cache z if z has expired at the time now, or if the zone has been
+// delegated to other servers since the referral of z (see chain.Zone.IsRedelegated).
+//
+// It returns z, even if z is not cached: the lookup that has received the referral continues with it.
 func (c *cache) addDelegation(z *delegation, now time.Time) *delegation {
 	if now.Before(z.expires) && !z.chain.IsRedelegated() {
 		c.insertEntry(cacheKey{name: z.zone, zone: true}, &cacheEntry{zone: z, expires: z.expires, size: cacheEntrySize}, now)
@@ -195,8 +197,7 @@ func (c *cache) removeEntry(k cacheKey) {
 // failureTTL is the time for which a failure is cached (RFC 9520 §3.2).
 const failureTTL = 5 * time.Second
 
-// addFailure caches the failure that no server has answered q (RFC 9520). It expires after failureTTL, counted from
-// now.
+// addFailure caches the fact that no server has answered q (RFC 9520). The entry expires failureTTL after now.
 func (c *cache) addFailure(q question, now time.Time) {
 	k := answerCacheKey(q)
 	k.isFailure = true

@@ -41,7 +41,7 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 			r, err = bad, badErr
 		} else if err != nil && r != nil {
 			c.cache.removeEntry(answerCacheKey(q))
-			if l.shouldTryAnotherServer(ctx, q, r, err, retries) {
+			if l.prepareRetry(ctx, q, r, err, retries) {
 				if c.conf.Trust.Report && bad == nil {
 					short, stop := withPartialDeadline(ctx)
 					defer stop()
@@ -60,11 +60,13 @@ func (l *lookup) resolveAndValidate(ctx context.Context, q question, shared bool
 	}
 }
 
-// shouldTryAnotherServer reports whether the question q should be sent again, because validation of its answer r has
-// failed with err. It returns false after maxBogusRetries retries, and if a limit has caused err.
+// prepareRetry prepares the lookup to send the question q again, because validation of its answer r has failed with err.
+// It makes the lookup avoid the server that sent r. If the known servers cannot help, it searches for newer servers of
+// the zone (see recheckDelegation), unless Trust.Report is set.
 //
-// Before it returns true, it makes the lookup avoid the server that sent r, or finds newer servers of the zone.
-func (l *lookup) shouldTryAnotherServer(ctx context.Context, q question, r *parsedResponse, err error, retries int) bool {
+// It returns false if q must not be sent again: after maxBogusRetries retries, if a limit has caused err, or if there
+// are no newer servers.
+func (l *lookup) prepareRetry(ctx context.Context, q question, r *parsedResponse, err error, retries int) bool {
 	why := (*dnssec.Error)(nil)
 	switch {
 	case !errors.As(err, &why) || why.Limit != "" || retries >= maxBogusRetries:
@@ -182,8 +184,9 @@ const maxBogusRetries = 4
 // *dnssec.Error. Otherwise it is nil, the cause of ctx, or the error of a key query that could not be sent (see
 // isLocalFailure).
 //
-// With Trust.Report, it uses only a quarter of the time until the deadline of ctx. If the keys do not arrive in time, r
-// is bogus, so that the caller can still return the unvalidated answer.
+// With Trust.Report, bogus answers are reported, but returned. validateAnswer then uses only a quarter of the time until
+// the deadline of ctx. If the keys do not arrive in time, r is bogus, so that the caller can still return the
+// unvalidated answer.
 func (l *lookup) validateAnswer(ctx context.Context, r *parsedResponse) error {
 	switch {
 	case r.Status != validate.Unchecked: // verified when it was received
