@@ -67,8 +67,12 @@ var errNoOtherUpstream = errors.New("dnssec: no other upstream to ask")
 // response. While responses are bogus, package chain calls it again with the same question, which then goes to the next
 // upstream.
 //
-// Such a repetition does not end with the first failure or timeout of an upstream, but tries the next one. The error is
-// errNoOtherUpstream, a *validate.Reason if maxQueries is reached, or the failure of the last upstream.
+// Such a repetition does not end with the first failure or timeout of an upstream, but tries the next one. The last
+// parameter, the servers that have sent bogus data, is unused: the budget records itself to which upstreams it has sent
+// the question.
+//
+// The error is errNoOtherUpstream if the question was sent to all upstreams before this call. It is a *validate.Reason
+// if maxQueries is reached, and otherwise the failure of the last upstream.
 func (b *questionBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, _ []netip.AddrPort) (*chain.Response, error) {
 	q := question{name: name, qtype: qtype}
 	err := errNoOtherUpstream
@@ -126,8 +130,10 @@ func (b *questionBudget) nextUpstream(q question) (at upstreamAttempt, first, ok
 	return at, first, ok
 }
 
-// isCompleteAnswer reports whether a response is a positive or negative answer that is not truncated. It is false for
-// failures such as SERVFAIL and REFUSED.
+// isCompleteAnswer reports whether a response is not truncated and has the response code of an answer: NOERROR, NXDOMAIN,
+// or YXDOMAIN (a DNAME record leads to a name that is too long). It is false for failures such as SERVFAIL and REFUSED.
+//
+// It does not consider the records. An empty response and a referral count, too.
 func isCompleteAnswer(r *dns.Msg) bool {
 	switch r.Rcode {
 	case dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeYXDomain:

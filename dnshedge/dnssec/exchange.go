@@ -296,8 +296,9 @@ func (c *core) followAliases(ctx context.Context, b *questionBudget, q question,
 // validateLinks validates each link of an alias chain and sets its status. From secure links, it removes the records
 // without valid signatures. If a link is bogus, the error is a *validate.Reason.
 //
-// With Trust.Report, bogus answers are returned, too. It then uses only a quarter of the time until the deadline of
-// ctx, and leaves the rest for returning the answer.
+// If Trust.Report is set, the caller returns the answer in spite of this error. validateLinks then uses only a quarter
+// of the time until the deadline of ctx, and leaves the rest for returning the answer. If keys do not arrive in this
+// time, or cannot be queried because of a local error, the error is a *validate.Reason, too.
 func (c *core) validateLinks(ctx context.Context, b *questionBudget, links []*aliasLink) error {
 	if end, ok := ctx.Deadline(); ok && c.conf.Trust.Report { // leave time to answer without validation
 		var stop context.CancelFunc
