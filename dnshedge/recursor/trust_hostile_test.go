@@ -513,7 +513,7 @@ func TestResolverVerifiesImportedEvidence(t *testing.T) {
 	})
 }
 
-func TestWildcardNeedsNoCloserNameProof(t *testing.T) {
+func TestWildcardNeedsNoCloserMatchProof(t *testing.T) {
 	bubble(t, pairs, func(t *testing.T, w *testNetwork) {
 		w.sign()
 		w.setFault("192.0.3.1 192.0.3.2", func(q query, r *dns.Msg) *dns.Msg {

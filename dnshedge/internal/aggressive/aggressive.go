@@ -68,7 +68,7 @@ func (r *Cache) setSize(z *zoneEntry, size int64) {
 // updateSize recomputes the estimated memory of the named zone after records were added to d, the zone's cache. While
 // the total exceeds maxBytes, it evicts zones.
 //
-// It does nothing if d has been evicted since.
+// It does nothing if d was evicted after the records were added.
 func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *Cache) updateSize(name string, d *validate.AggressiveCache) {
 	if z == nil || z.cache != d {
 		return // it was evicted meanwhile
 	}
-	r.setSize(z, zoneEntrySize+int64(len(name))+d.Bytes()) // concurrent additions: the last caller counts both
+	r.setSize(z, zoneEntrySize+int64(len(name))+d.MemoryBytes()) // concurrent additions: the last caller counts both
 	for r.bytes > r.maxBytes && len(r.zones) > 0 {
 		r.evictZone()
 	}
@@ -121,8 +121,8 @@ func (r *Cache) HasSOA(zone string, now time.Time) bool {
 	return d != nil && d.HasCurrentSOA(now)
 }
 
-// Bytes returns the estimated memory of the Cache, in bytes.
-func (r *Cache) Bytes() int64 {
+// MemoryBytes returns the estimated memory of the Cache, in bytes.
+func (r *Cache) MemoryBytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.bytes

@@ -80,9 +80,9 @@ func TestCacheRejectsMinimallyCoveringRecords(t *testing.T) {
 		r, z := aggressive.NewCache(1<<20), newZone(t, "example.")
 		set := z.record(t, line)
 		assert.False(t, r.IsReusable(set), line)
-		before := r.Bytes()
+		before := r.MemoryBytes()
 		r.VerifyAndAdd(z.work, z.keys, now, []*validate.RRset{set})
-		assert.LessOrEqual(t, r.Bytes()-before, int64(300), line)
+		assert.LessOrEqual(t, r.MemoryBytes()-before, int64(300), line)
 	}
 	for _, line := range []string{
 		"example. 86400 IN NSEC example. NS SOA RRSIG NSEC",
@@ -109,16 +109,16 @@ func TestCacheIsBoundedOverManyZones(t *testing.T) {
 			z.learn(t, r, fmt.Sprint("a", j), fmt.Sprint("b", j), at)
 		}
 		r.Synthesize(often.work, "often.", "b.often.", dns.TypeA, at)
-		require.LessOrEqual(t, r.Bytes(), int64(most))
+		require.LessOrEqual(t, r.MemoryBytes(), int64(most))
 	}
-	assert.Greater(t, r.Bytes(), int64(most/2))
+	assert.Greater(t, r.MemoryBytes(), int64(most/2))
 	assert.True(t, r.HasZone("often."), "what is asked for often stays")
 	assert.False(t, r.HasZone("z0."))
 
 	off := aggressive.NewCache(0)
 	often.learn(t, off, "a", "c", now)
 	assert.False(t, off.HasZone("often."))
-	assert.Zero(t, off.Bytes())
+	assert.Zero(t, off.MemoryBytes())
 }
 
 func TestZoneTakesQuarterOfCacheAtMost(t *testing.T) {
@@ -127,6 +127,6 @@ func TestZoneTakesQuarterOfCacheAtMost(t *testing.T) {
 	for i := range 300 {
 		z.learn(t, r, fmt.Sprintf("n%03d", i), fmt.Sprintf("n%03dz", i), now)
 		z.knows(r, fmt.Sprintf("n%03da", i), now)
-		require.LessOrEqual(t, r.Bytes(), int64(16<<10+512))
+		require.LessOrEqual(t, r.MemoryBytes(), int64(16<<10+512))
 	}
 }

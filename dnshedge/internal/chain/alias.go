@@ -81,8 +81,8 @@ func newAlias(answer []dns.RR, owner string, typ uint16) *Alias {
 // applyDNAME applies the DNAME record d to a name: it sets Synthesized to the resulting CNAME record, and Target to the
 // new name. If qtype is CNAME or ANY, it does not set Target, because Synthesized is then the answer.
 //
-// The TTL of Synthesized is the minimum TTL of the DNAME RRset. If the new name is too long, applyDNAME sets only
-// Rcode.
+// The TTL of Synthesized is the minimum TTL of the DNAME RRset. If the new name is too long, applyDNAME only sets Rcode
+// to YXDOMAIN.
 func (a *Alias) applyDNAME(name string, qtype uint16, d *dns.DNAME) {
 	target := dnsname.ApplyDNAME(name, a.Owner, dnsname.ToLower(d.Target))
 	if target == "" {

@@ -390,9 +390,9 @@ func newInsecureEntry(why *validate.Reason, now time.Time, ttls ...uint32) *keyE
 	return &keyEntry{status: validate.Insecure, reason: why, expires: now.Add(cacheLifetime(ttls...))}
 }
 
-// newNoZoneEntry returns the cache entry for a name that is proven not to be a zone. The entry expires after ttl
-// seconds.
-func newNoZoneEntry(ttl uint32) *keyEntry {
+// newNonZoneEntry returns the cache entry for a name that is proven not to be the name of a zone. The entry expires
+// after ttl seconds.
+func newNonZoneEntry(ttl uint32) *keyEntry {
 	r := newInsecureEntry(nil, time.Now(), ttl)
 	r.isNonexistent = true
 	return r
@@ -481,7 +481,7 @@ func (c *Validator) determineStatus(ctx context.Context, b ValidationBudget, z *
 	}
 	r = c.awaitKeys(ctx, b, z, d, keys)
 	if end := now.Add(cacheLifetime(d.TTL()) - ago); end.Before(r.expires) {
-		r.expires = end // DS records that the parent has withdrawn since expire with their TTL
+		r.expires = end // even if the parent has withdrawn the DS records, they are used until their TTL has passed
 	}
 	if r.status != validate.Bogus || r.isLocalFailure() || z.Parent == nil || now.Sub(z.ReceivedAt.Round(0)) < minBackoff {
 		return r
@@ -688,7 +688,7 @@ func (c *Validator) verifyDSEvidence(ctx context.Context, b ValidationBudget, z 
 	case den.Kind == validate.NoDS:
 		return nil, newInsecureEntry(nil, now.Add(-ago), den.TTL)
 	}
-	return nil, newNoZoneEntry(den.TTL)
+	return nil, newNonZoneEntry(den.TTL)
 }
 
 // verifyCNAMEAtZone verifies CNAME records at the name of z, which the server from has sent. A valid CNAME record
@@ -702,13 +702,13 @@ func (c *Validator) verifyCNAMEAtZone(ctx context.Context, b ValidationBudget, z
 		if err != nil || v.Encloser < 0 {
 			return v.TTL, err
 		}
-		den, err := b.Validation().VerifyNoCloserName(z.Name, v.Encloser, evidence, k, time.Now())
+		den, err := b.Validation().VerifyNoCloserMatch(z.Name, v.Encloser, evidence, k, time.Now())
 		return min(v.TTL, den.TTL), err
 	})
 	if err != nil {
 		return c.newFailedEntry(err, from)
 	}
-	return newNoZoneEntry(ttl)
+	return newNonZoneEntry(ttl)
 }
 
 // newEntryAfterDSFailure returns the cache entry for the zone z after the verification of its DS records has failed

@@ -56,7 +56,7 @@ func (c *Validator) FillStats(s *observe.RecursorStats) {
 	c.mu.Lock()
 	s.Bytes += c.bytes
 	c.mu.Unlock()
-	s.Bytes += c.aggressive.Bytes()
+	s.Bytes += c.aggressive.MemoryBytes()
 	c.log.mu.Lock()
 	s.LastBogus = slices.Clone(c.log.lastBogus)
 	c.log.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *Validator) RecordBogus(ede uint16, b observe.RecursorBogus) {
 		n.lastBogus = slices.Delete(n.lastBogus, 0, 1+len(n.lastBogus)-maxLastBogus)
 	}
 	n.lastBogus = append(n.lastBogus, b)
-	tell := c.conf.Logger != nil && n.shouldLogZone(zone, b.Time)
+	tell := c.conf.Logger != nil && n.allowZoneWarning(zone, b.Time)
 	n.mu.Unlock()
 	if tell {
 		attrs := []slog.Attr{slog.String("zone", zone), slog.String("name", b.Name), slog.String("type", b.Type), slog.String("reason", b.Reason), slog.String("text", b.Text)}
@@ -164,9 +164,10 @@ func (c *Validator) logWarning(message string, attrs ...slog.Attr) {
 	})
 }
 
-// shouldLogZone reports whether a warning about a zone should be logged, because the last one is older than
-// zoneLogInterval. If it returns true, it has recorded the time now as that of the warning. The caller must hold mu.
-func (n *validationLog) shouldLogZone(zone string, now time.Time) bool {
+// allowZoneWarning returns true if a warning about a zone may be logged, because the last one is older than
+// zoneLogInterval. It then records now as the time of the warning, so that the caller must log it. It also returns
+// false if maxLoggedZones zones have recent warnings. The caller must hold mu.
+func (n *validationLog) allowZoneWarning(zone string, now time.Time) bool {
 	at, known := n.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
 		return false

@@ -218,7 +218,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a DNAME record was synthesized from a wildcard", Zone: k.Zone(), Name: set.Name, Type: set.Type}
 		}
 		if v.Encloser >= 0 {
-			den, err := w.VerifyNoCloserName(dnsname.ToLower(set.Name), v.Encloser, sets[1], k, now)
+			den, err := w.VerifyNoCloserMatch(dnsname.ToLower(set.Name), v.Encloser, sets[1], k, now)
 			if err != nil {
 				return correctNSECMissing(err, false)
 			}

@@ -28,7 +28,7 @@ const (
 // An AggressiveCache holds verified NSEC, NSEC3, SOA and wildcard records of one zone, and synthesizes answers from
 // them (RFC 8198). It is safe for concurrent use.
 //
-// Its conclusions are those that VerifyDenial and VerifyNoCloserName would draw from a response with these records.
+// Its conclusions are those that VerifyDenial and VerifyNoCloserMatch would draw from a response with these records.
 //
 // It accepts only records that were verified with trusted keys. It rejects NSEC3 records with opt-out or with more
 // iterations than the policy allows. It also rejects NSEC, NSEC3 and SOA records that were expanded from a wildcard.
@@ -71,8 +71,8 @@ func NewAggressiveCache(zone string, maxBytes int64) *AggressiveCache {
 	return &AggressiveCache{zone: n, maxBytes: maxBytes, nsecs: nsecSet{sorted: true}, nsec3s: nsec3Set{sorted: true}, wildcards: make(map[wildcardKey]*cachedRRset), negativeTTL: unknownNegativeTTL}
 }
 
-// Bytes returns the estimated memory of the cache, in bytes. It takes no lock.
-func (d *AggressiveCache) Bytes() int64 { return d.publishedBytes.Load() }
+// MemoryBytes returns the estimated memory of the cache, in bytes. It takes no lock.
+func (d *AggressiveCache) MemoryBytes() int64 { return d.publishedBytes.Load() }
 
 // HasCurrentSOA reports whether the cache has an SOA record of the zone that has not expired at the time now. Without
 // it, no negative answer can be synthesized.
@@ -323,8 +323,7 @@ func (d *AggressiveCache) evictRandom() bool {
 	return true
 }
 
-// A SynthesizedAnswer is an answer to a question that was made from cached records, without a query. Its security
-// status is Secure.
+// A SynthesizedAnswer is an answer made from cached records, without a query (RFC 8198). Its security status is Secure.
 type SynthesizedAnswer struct {
 	Kind              DenialKind // kind of a negative answer; Unproven if the answer is positive, with records or an alias
 	Answer, Authority []dns.RR   // copies of records, with the remaining TTLs
@@ -415,7 +414,7 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 
 // synthesizeWildcard answers a question for q and qtype with the records of a cached wildcard, or with its CNAME
 // record. The owner name of the records becomes q. The boolean is false if no wildcard applies, or if the cached
-// records do not prove that no closer name exists. The caller must hold mu.
+// records do not prove that there is no closer match. The caller must hold mu.
 func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {
 	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // their rules for aliases differ
@@ -438,9 +437,9 @@ func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16
 		if left == 0 {
 			continue
 		}
-		f := d.evaluateCache(w, func(n nsecSet) proofResult { return n.proveNoCloserName(q, a.countLabels(), d.zone) }, func(n *nsec3Set) proofResult { return n.proveNoCloserName(q, a.countLabels()) })
+		f := d.evaluateCache(w, func(n nsecSet) proofResult { return n.proveNoCloserMatch(q, a.countLabels(), d.zone) }, func(n *nsec3Set) proofResult { return n.proveNoCloserMatch(q, a.countLabels()) })
 		k := SynthesizedAnswer{TTL: left}
-		if f.kind != NoCloserName || f.optOut || !d.appendProof(&k, f, now) {
+		if f.kind != NoCloserMatch || f.optOut || !d.appendProof(&k, f, now) {
 			continue
 		}
 		k.Answer = e.unpackRecords(q.String(), k.TTL)

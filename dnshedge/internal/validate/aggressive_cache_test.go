@@ -161,10 +161,10 @@ func TestAggressiveCacheReplacesOlderRecords(t *testing.T) {
 	add(nsecs(t, s, "b.example. example. A")...)
 	assert.Equal(t, "no data 300", asked(d, "b.example.", dns.TypeTXT, now))
 	assert.Equal(t, "", asked(d, "b.example.", dns.TypeA, now))
-	before := d.Bytes()
+	before := d.MemoryBytes()
 	add(nsecs(t, s, "b.example. c.example. A TXT")...)
 	assert.Equal(t, "", asked(d, "b.example.", dns.TypeTXT, now))
-	assert.InDelta(t, before, d.Bytes(), 20, "one replaces the other")
+	assert.InDelta(t, before, d.MemoryBytes(), 20, "one replaces the other")
 	add(nsecs(t, s, "example. example. NS SOA")...)
 	assert.Equal(t, "no name 300", asked(d, "b.example.", dns.TypeTXT, now), "it is gone again")
 
@@ -254,7 +254,7 @@ func TestAggressiveCacheExpandsWildcards(t *testing.T) {
 				w := new(validate.Validation)
 				v, err := w.Verify(all[0][0], trust(t, s), now)
 				require.NoError(t, err, "%s: %s", name, q)
-				_, err = w.VerifyNoCloserName(h.Name, v.Encloser, all[1], trust(t, s), now)
+				_, err = w.VerifyNoCloserMatch(h.Name, v.Encloser, all[1], trust(t, s), now)
 				assert.NoError(t, err, "%s: %s", name, q)
 			} else if ok {
 				got = fmt.Sprint(known.Kind, " ", known.TTL)
@@ -297,15 +297,15 @@ func TestAggressiveCacheIsBounded(t *testing.T) {
 		sig.Hdr.Name = fmt.Sprintf("a.w%d.example.", i)
 		rrs[0].Header().Name = sig.Hdr.Name
 		d.Add(w, validate.NewRRset(rrs, sig), k, now)
-		require.LessOrEqual(t, d.Bytes(), int64(64<<10))
+		require.LessOrEqual(t, d.MemoryBytes(), int64(64<<10))
 	}
-	assert.Greater(t, d.Bytes(), int64(32<<10))
+	assert.Greater(t, d.MemoryBytes(), int64(32<<10))
 
 	tiny := validate.NewAggressiveCache("example.", 100)
 	for _, set := range append(nsecs(t, s, "example. example. NS SOA"), soaOf(t, s)) {
 		tiny.Add(w, set, k, now)
 	}
-	assert.Zero(t, tiny.Bytes())
+	assert.Zero(t, tiny.MemoryBytes())
 }
 
 // What is known of a random zone, by some of its records, is what all of them prove.

@@ -124,7 +124,8 @@ func encodeECDSASignature(r, s []byte) []byte {
 	return b
 }
 
-// cost returns the cost of a verification in units: 1 for P-256, and 10 for P-384, which takes about ten times as long.
+// cost returns the cost of a verification in units (see Policy.Verifications): 1 for P-256, and 10 for P-384, which
+// takes about ten times as long.
 func (k ecdsaKey) cost() int {
 	if k.key.Curve == elliptic.P384() {
 		return 10

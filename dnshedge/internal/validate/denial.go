@@ -39,7 +39,7 @@ type Denial struct {
 // The response code is not considered, because signatures do not cover it. NameError corresponds to NXDOMAIN, and
 // NoData to NOERROR.
 func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
-	p := &denialProof{work: w, keys: k, qname: qname, qtype: qtype}
+	p := &denialEvidence{work: w, keys: k, qname: qname, qtype: qtype}
 	q, ok := parseName(qname)
 	if !ok || !q.isWithin(k.zone) || qtype == dns.TypeDS && q == k.zone && q != root {
 		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the zone does not have the name")
@@ -49,25 +49,25 @@ func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *
 		func() proofResult { return p.nsec3s.proveDenial(q, qtype, k.zone) })
 }
 
-// VerifyNoCloserName verifies that an RRset with the owner name qname may be the expansion of a wildcard. The NSEC or
-// NSEC3 records in sets must prove that no name between qname and the closest encloser exists (RFC 4035 §5.3.4, RFC
-// 5155 §8.8).
+// VerifyNoCloserMatch verifies that an RRset with the owner name qname may be the expansion of a wildcard. The NSEC or
+// NSEC3 records in sets must prove that qname has no closer match than the wildcard (RFC 4035 §5.3.4, RFC 5155 §8.8):
+// the next closer name, which is one label longer than the closest encloser, does not exist.
 //
-// encloser is the number of labels of the closest encloser, see Verification.Encloser. If the proof is valid, the Kind of
-// the result is NoCloserName. Otherwise the error is a *Reason.
-func (w *Validation) VerifyNoCloserName(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
-	p := &denialProof{work: w, keys: k, qname: qname}
+// encloser is the number of labels of the closest encloser, see Verification.Encloser. If the proof is valid, the Kind
+// of the result is NoCloserMatch. Otherwise the error is a *Reason.
+func (w *Validation) VerifyNoCloserMatch(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
+	p := &denialEvidence{work: w, keys: k, qname: qname}
 	q, ok := parseName(qname)
 	if !ok || !q.isBelow(k.zone) || encloser < k.zone.countLabels() || encloser >= q.countLabels() {
 		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the name was not synthesized from a wildcard of the zone")
 	}
 	return p.evaluateRecords(sets, now,
-		func() proofResult { return p.nsecs.proveNoCloserName(q, encloser, k.zone) },
-		func() proofResult { return p.nsec3s.proveNoCloserName(q, encloser) })
+		func() proofResult { return p.nsecs.proveNoCloserMatch(q, encloser, k.zone) },
+		func() proofResult { return p.nsec3s.proveNoCloserMatch(q, encloser) })
 }
 
-// A denialProof collects the NSEC and NSEC3 records of a response, from which a Denial is concluded.
-type denialProof struct {
+// A denialEvidence holds the verified NSEC and NSEC3 records of a response, from which a Denial is concluded.
+type denialEvidence struct {
 	work   *Validation
 	keys   *Keys
 	qname  string
@@ -81,8 +81,8 @@ type denialProof struct {
 // the conclusion from p.nsecs, and byNSEC3 that from p.nsec3s.
 //
 // byNSEC3 is called only if the NSEC records prove nothing. A zone that changes from NSEC to NSEC3 can have both.
-func (p *denialProof) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
-	if limit := p.collectEvidence(sets, now); limit {
+func (p *denialEvidence) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
+	if limit := p.addRecords(sets, now); limit {
 		return Denial{}, &p.reason
 	}
 	f := byNSEC()
@@ -129,7 +129,7 @@ func (d *Denial) limitLifetime(v *Verification) {
 
 // setStatus sets d.Status: Unchecked if the keys are not trusted, Insecure if d has opt-out or a reason in d.Insecure,
 // and otherwise Secure.
-func (p *denialProof) setStatus(d *Denial) {
+func (p *denialEvidence) setStatus(d *Denial) {
 	switch {
 	case !p.keys.IsTrusted():
 		d.Status = Unchecked
@@ -142,7 +142,7 @@ func (p *denialProof) setStatus(d *Denial) {
 
 // insecureDenial returns the Denial for a proof whose NSEC3 records have valid signatures, but cannot be evaluated, for
 // example because of too many iterations. ede and text become its reason.
-func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
+func (p *denialEvidence) insecureDenial(ede uint16, text string) Denial {
 	p.setFailureReason(ede, text)
 	d := Denial{Insecure: &p.reason, TTL: maxTTL}
 	for i := range p.nsec3s.records {
@@ -154,13 +154,13 @@ func (p *denialProof) insecureDenial(ede uint16, text string) Denial {
 
 // setFailureReason stores in p.reason why the proof fails: an extended error code and a text, with the names of the
 // question and the zone.
-func (p *denialProof) setFailureReason(ede uint16, text string) {
+func (p *denialEvidence) setFailureReason(ede uint16, text string) {
 	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
 }
 
 // failWithReason returns the results of a failed proof: no denial, and a *Reason with an extended error code and a
 // text.
-func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
+func (p *denialEvidence) failWithReason(ede uint16, text string) (Denial, error) {
 	p.setFailureReason(ede, text)
 	return Denial{}, &p.reason
 }
@@ -169,11 +169,11 @@ func (p *denialProof) failWithReason(ede uint16, text string) (Denial, error) {
 // encloser, the next closer name, the wildcard, and an alias.
 const maxNeededProofs = 4
 
-// collectEvidence verifies the NSEC and NSEC3 RRsets in sets, and adds their records to p.nsecs and p.nsec3s. It skips
+// addRecords verifies the NSEC and NSEC3 RRsets in sets, and adds their records to p.nsecs and p.nsec3s. It skips
 // malformed records, records without a valid signature, and records that were expanded from a wildcard.
 //
 // limit is true if a limit of the Validation was reached. p.reason then describes the limit.
-func (p *denialProof) collectEvidence(sets []*RRset, now time.Time) (limit bool) {
+func (p *denialEvidence) addRecords(sets []*RRset, now time.Time) (limit bool) {
 	_, bogus := p.work.Policy.nsec3IterationLimits()
 	signed := 0
 	for _, s := range sets {

@@ -15,11 +15,12 @@ const (
 	// NoDS means that the question is for DS, and that the name is a delegation without DS records, or may be one. Names
 	// below it are insecure.
 	NoDS
-	// NoCloserName means that no name exists between the question's name and the parent of the expanded wildcard.
-	NoCloserName
+	// NoCloserMatch means that the question's name has no closer match than the expanded wildcard. No name between the
+	// question's name and the parent of the wildcard exists.
+	NoCloserMatch
 )
 
-var kindNames = [...]string{Unproven: "nothing", NameError: "no name", NoData: "no data", NoDS: "no DS", NoCloserName: "no closer name"}
+var kindNames = [...]string{Unproven: "nothing", NameError: "no name", NoData: "no data", NoDS: "no DS", NoCloserMatch: "no closer match"}
 
 // String returns the kind in words, for example "no data". For unknown values it returns "unknown".
 func (k DenialKind) String() string {

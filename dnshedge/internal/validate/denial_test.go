@@ -155,7 +155,7 @@ func TestVerifyDenialIgnoresInvalidEvidence(t *testing.T) {
 	ede(t, dns.ExtendedErrorCodeSignatureExpired, err)
 }
 
-func TestVerifyNoCloserName(t *testing.T) {
+func TestVerifyNoCloserMatch(t *testing.T) {
 	s := seeded("example.", ksk, 1)
 	k := trust(t, s)
 	chain := nsec3Zone{params: "1 0 0 -", names: map[string]string{"example.": "NS SOA", "*.example.": "A", "b.example.": "A", "a.b.example.": "A"}}
@@ -184,10 +184,10 @@ func TestVerifyNoCloserName(t *testing.T) {
 		{"NSEC3, a closer name is there", "x.b.example.", 1, chain.sign(t, s), false},
 		{"NSEC3 with opt-out", "m.example.", 1, optOut.sign(t, s), true},
 	} {
-		d, err := new(validate.Validation).VerifyNoCloserName(c.qname, c.encloser, c.sets, k, now)
+		d, err := new(validate.Validation).VerifyNoCloserMatch(c.qname, c.encloser, c.sets, k, now)
 		assert.Equal(t, c.right, err == nil, "%s: %v", c.name, err)
 		if c.right {
-			assert.Equal(t, validate.NoCloserName, d.Kind)
+			assert.Equal(t, validate.NoCloserMatch, d.Kind)
 			assert.Equal(t, strings.Contains(c.name, "opt-out"), d.OptOut)
 			assert.Equal(t, d.OptOut, d.Status == validate.Insecure)
 		}

@@ -23,7 +23,8 @@ type denialRecord struct {
 	cached   *cachedRRset // nil if the record is from a response and not from an AggressiveCache
 }
 
-// A proofResult is the conclusion from NSEC or NSEC3 records about a question. In the zero value, they prove nothing.
+// A proofResult is the conclusion from NSEC or NSEC3 records about a question. The zero value means that the records
+// prove nothing.
 type proofResult struct {
 	kind        DenialKind
 	optOut      bool            // an opt-out span covers the next closer name
@@ -138,14 +139,15 @@ func (s nsecSet) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return f
 }
 
-// proveNoCloserName determines whether the records prove that no name exists between q and its closest encloser, so
-// that q may be the expansion of a wildcard. encloser is the number of labels of the closest encloser.
+// proveNoCloserMatch determines whether the records prove that q has no closer match than a wildcard: the next closer
+// name, which has one label more than the closest encloser, does not exist. q may then be the expansion of the
+// wildcard. encloser is the number of labels of the closest encloser.
 //
-// The kind of the result is NoCloserName, or Unproven if there is no proof.
-func (s nsecSet) proveNoCloserName(q name, encloser int, zone name) proofResult {
+// The kind of the result is NoCloserMatch, or Unproven if there is no proof.
+func (s nsecSet) proveNoCloserMatch(q name, encloser int, zone name) proofResult {
 	n := s.coveringRecord(q, zone)
 	if n == nil || n.countEncloserLabels(q) > encloser {
 		return proofResult{}
 	}
-	return proofResult{kind: NoCloserName, usedRecords: []*denialRecord{&n.denialRecord}}
+	return proofResult{kind: NoCloserMatch, usedRecords: []*denialRecord{&n.denialRecord}}
 }

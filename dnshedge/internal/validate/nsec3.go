@@ -235,14 +235,15 @@ func (s *nsec3Set) proveDenial(q name, qtype uint16, zone name) proofResult {
 	return proofResult{}
 }
 
-// proveNoCloserName determines whether the records prove that no name exists between q and its closest encloser, so
-// that q may be the expansion of a wildcard. encloser is the number of labels of the closest encloser.
+// proveNoCloserMatch determines whether the records prove that q has no closer match than a wildcard: the next closer
+// name, which has one label more than the closest encloser, does not exist. q may then be the expansion of the
+// wildcard. encloser is the number of labels of the closest encloser.
 //
-// The kind of the result is NoCloserName, or Unproven if there is no proof.
-func (s *nsec3Set) proveNoCloserName(q name, encloser int) proofResult {
+// The kind of the result is NoCloserMatch, or Unproven if there is no proof.
+func (s *nsec3Set) proveNoCloserMatch(q name, encloser int) proofResult {
 	r := s.coveringRecord(q.trimToLabels(encloser + 1))
 	if r == nil {
 		return proofResult{}
 	}
-	return proofResult{kind: NoCloserName, optOut: r.optOut, usedRecords: []*denialRecord{&r.denialRecord}}
+	return proofResult{kind: NoCloserMatch, optOut: r.optOut, usedRecords: []*denialRecord{&r.denialRecord}}
 }

@@ -16,9 +16,10 @@ type Policy struct {
 	// Verifications limits the cost of invalid and superfluous signatures for each question, in units of verification. The
 	// signatures of a question altogether may cost eight times as much. 0 means 128.
 	//
-	// A verification with P-384 costs 10 units, with RSA of more than 2,048 bits 5 units, and with any other key 1 unit.
-	// An RSA exponent above 65,537 doubles the cost. Each 32 KiB of an RRset adds 1 unit. A repeated verification for the
-	// same question costs 1 unit.
+	// A unit is the cost of a verification with P-256. A verification with P-384 costs 10 units, with RSA of more than
+	// 2,048 bits 5 units, and with any other key 1 unit. An RSA exponent above 65,537 doubles the cost, and one of
+	// hundreds of bits costs more. Each 32 KiB of an RRset adds 1 unit. A repeated verification for the same question
+	// costs 1 unit.
 	Verifications int
 	// FakeLegacy must only be set in tests. It accepts any signature of the algorithms 1, 3, 5, 6 and 7 that passes all
 	// other checks. It also accepts DS records with SHA-1 digests whose key tag and algorithm match.

@@ -99,8 +99,9 @@ func (k *rsaKey) verify(digest, signature []byte) bool {
 	return rsa.VerifyPKCS1v15(&k.key, k.hash, digest, signature) == nil
 }
 
-// cost returns the cost of a verification, 1 to 10 units of the limit of a Validation. The time grows with the modulus
-// and the exponent. A verification with 4,096 bits takes 0.27 ms for the usual exponent 65,537, and 0.7 ms for 2³¹ - 1.
+// cost returns the cost of a verification in units (see Policy.Verifications), from 1 to 10. The time grows with the
+// modulus and the exponent. A verification with 4,096 bits takes 0.27 ms for the usual exponent 65,537, and 0.7 ms for
+// 2³¹ - 1.
 func (k *rsaKey) cost() int {
 	switch long, slow := k.key.N.BitLen() > 2048, k.key.E > 1<<16+1; {
 	case long && slow:
@@ -134,8 +135,9 @@ func (k *bigRSAKey) verify(digest, signature []byte) bool {
 	return bytes.Equal(want, s.Exp(s, k.exponent, k.modulus).FillBytes(make([]byte, size)))
 }
 
-// cost returns the cost of a verification in units. The time grows with the square of the modulus length and with the
-// exponent length. A verification takes 2.6 ms if both have 2,048 bits, and 0.7 ms with 4,096 and 64 bits.
+// cost returns the cost of a verification in units (see Policy.Verifications). The time grows with the square of the
+// modulus length and with the exponent length. A verification takes 2.6 ms if both have 2,048 bits, and 0.7 ms with
+// 4,096 and 64 bits.
 func (k *bigRSAKey) cost() int {
 	n := k.modulus.BitLen()
 	return 1 + k.exponent.BitLen()*n*n/(80<<20)

@@ -31,7 +31,7 @@ type Validation struct {
 	maxSpent    int                                 // limit of spent, in units; 0 means maxTotalFactor times uselessWorkLimit
 	failures    int                                 // number of different invalid signatures
 	nsec3Blocks int                                 // SHA-1 blocks hashed for NSEC3 so far
-	verified    map[rrsetAndKeys]storedVerification // results of Verify
+	verified    map[rrsetAndKeys]cachedVerification // results of Validation.Verify
 	results     map[signatureCacheKey]bool          // whether a signature is valid
 	hashes      map[nsec3HashInput]nsec3Hash        // computed NSEC3 hashes
 	signingKeys map[keyTagAndAlgorithm]int          // index of the key that has made the last valid signature
@@ -49,9 +49,11 @@ func (w *Validation) SpentWork() (verifications, failures, blocks int) {
 // Half of it suffices for a chain of 11 wildcard aliases in P-384 zones with NSEC3.
 const maxTotalFactor = 8
 
-// uselessWorkLimit returns the limit for the verification of invalid and superfluous signatures, in units of
-// verification. It is lower than the limit for all signatures: forged signatures end a validation early, while large
-// valid answers pass.
+// uselessWorkLimit returns the limit for useless work, in units of verification. Useless work is the verification of
+// signatures that are invalid or that the response does not need (superfluous), and speculative verification.
+//
+// It is lower than the limit for all signatures: forged signatures end a validation early, while large valid answers
+// pass.
 func (w *Validation) uselessWorkLimit() int {
 	if w.Policy.Verifications <= 0 {
 		return defaultVerifications
@@ -91,8 +93,9 @@ func (w *Validation) recordUselessWork(units int) {
 // questions may. It allows at most the given units of verification. The caller must report the spent units with
 // w.ChargeSpeculative.
 //
-// These units count as useless work, of which speculative verification may use a quarter of the limit. It returns nil
-// if that is used up.
+// These units count as useless work, like those for invalid and superfluous signatures (see uselessWorkLimit). All
+// useless work so far and the new units must not exceed a quarter of its limit. NewSpeculativeValidation returns nil if
+// that quarter is used up.
 func (w *Validation) NewSpeculativeValidation(units int) *Validation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,14 +190,15 @@ func (w *Validation) storeSigningKey(keys []dnskey, g *signature, i, first int) 
 	}
 }
 
-// An rrsetAndKeys is the map key under which the result of a Verify call is stored: the arguments of the call.
+// An rrsetAndKeys is the map key under which the result of a Validation.Verify call is cached: the arguments of the
+// call.
 type rrsetAndKeys struct {
 	set  *RRset
 	keys *Keys
 }
 
-// A storedVerification is the stored result of a call of Verify: a Verification or an error.
-type storedVerification struct {
+// A cachedVerification is the cached result of a Validation.Verify call: a Verification or an error.
+type cachedVerification struct {
 	verified Verification
 	err      error
 }

@@ -126,9 +126,9 @@ func TestRFC4035Examples(t *testing.T) {
 			assert.Equal(t, validate.Secure, d.Status, c.section)
 		}
 	}
-	d, err := p.work.VerifyNoCloserName("a.z.w.example.", 2, []*validate.RRset{p.set(t, "x.y.w.example.", dns.TypeNSEC)}, p.keys, p.now)
+	d, err := p.work.VerifyNoCloserMatch("a.z.w.example.", 2, []*validate.RRset{p.set(t, "x.y.w.example.", dns.TypeNSEC)}, p.keys, p.now)
 	assert.NoError(t, err)
-	assert.Equal(t, validate.NoCloserName, d.Kind)
+	assert.Equal(t, validate.NoCloserMatch, d.Kind)
 
 	delegation, err := p.work.VerifyDS(p.set(t, "a.example.", dns.TypeDS), p.keys, p.now) // B.4
 	require.NoError(t, err)
@@ -179,11 +179,11 @@ func TestRFC5155Examples(t *testing.T) {
 	v, err := p.work.Verify(p.set(t, "a.z.w.example.", dns.TypeMX), p.keys, p.now) // B.4
 	require.NoError(t, err)
 	assert.Equal(t, 2, v.Encloser)
-	d, err := p.work.VerifyNoCloserName("a.z.w.example.", v.Encloser, []*validate.RRset{p.set(t, ns2, dns.TypeNSEC3)}, p.keys, p.now)
+	d, err := p.work.VerifyNoCloserMatch("a.z.w.example.", v.Encloser, []*validate.RRset{p.set(t, ns2, dns.TypeNSEC3)}, p.keys, p.now)
 	require.NoError(t, err)
-	assert.Equal(t, validate.NoCloserName, d.Kind)
+	assert.Equal(t, validate.NoCloserMatch, d.Kind)
 	assert.True(t, d.OptOut)
 	assert.Equal(t, validate.Insecure, d.Status)
-	_, err = p.work.VerifyNoCloserName("a.z.w.example.", v.Encloser, []*validate.RRset{p.set(t, w, dns.TypeNSEC3)}, p.keys, p.now)
+	_, err = p.work.VerifyNoCloserMatch("a.z.w.example.", v.Encloser, []*validate.RRset{p.set(t, w, dns.TypeNSEC3)}, p.keys, p.now)
 	ede(t, dns.ExtendedErrorCodeNSECMissing, err)
 }

@@ -21,8 +21,8 @@ type Verification struct {
 	// Expires is the expiration time of the signature, but at least a second from now. A signature that expired within the
 	// tolerated clock skew is accepted, and the RRset must not expire before it is used.
 	Expires time.Time
-	// Encloser is the number of labels of the closest encloser if the RRset was expanded from a wildcard. The caller must
-	// then confirm the expansion with VerifyNoCloserName (RFC 4035 §5.3.4).
+	// Encloser is the number of labels of the closest encloser if the RRset was expanded from a wildcard. The caller
+	// must then confirm the expansion with VerifyNoCloserMatch (RFC 4035 §5.3.4).
 	//
 	// It is -1 if the RRset was not expanded from a wildcard.
 	Encloser int
@@ -49,7 +49,7 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 	if o, ok := lookUpResult(w, &w.verified, p); ok {
 		return o.verified, o.err
 	}
-	var o storedVerification
+	var o cachedVerification
 	if g, _, r := w.findRequiredSignatures(s, k.ds, k.keys, now, superfluous); r != nil {
 		o.err = r
 	} else {
@@ -286,7 +286,8 @@ func validityEDE(early, late bool) uint16 {
 // §5.3.1). The zone must be the signer and must contain the owner. DS records at its apex are not its own, but those of
 // the parent zone.
 //
-// The Labels field must be at least the zone's number of labels, because a wildcard is in the zone that signs it.
+// The Labels field must not be lower than the zone's number of labels. It is the number of labels of the name before
+// the expansion of a wildcard. If it were lower, the wildcard would be outside of the zone.
 func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
 	if g.signer != zone || g.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
 		return false
