@@ -41,7 +41,7 @@ const noAnswerLatency = time.Hour
 func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progress float64) (took time.Duration, err error) {
 	model := virtual.LognormalLatency(5*time.Millisecond, 2*time.Millisecond)
 	if e.hasTail {
-		model = virtual.WithStragglers(model, 0.05, 10)
+		model = virtual.AddStragglers(model, 0.05, 10)
 	}
 	took = model(d, a)
 	a.N += 8 // random numbers other than those of the latency

@@ -65,7 +65,7 @@ type replica struct {
 
 // startReplica starts a server at ln for strategy s. If q is set, it processes one request at a time, behind a
 // hedge.Limiter if s.limited.
-func (b *backend) startReplica(protocol string, q *virtual.Queue, s strategy, ln net.Listener) {
+func (b *backend) startReplica(protocol string, q *virtual.QueueConfig, s strategy, ln net.Listener) {
 	r := &replica{backend: b}
 	var limiter *hedge.Limiter
 	if q != nil {

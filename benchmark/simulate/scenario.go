@@ -62,7 +62,7 @@ func newFirstCallsPart(name string, n int32) scenarioPart {
 // referenceModel returns the latency model of the scenario named reference. Latencies are lognormal with mean 5 ms and
 // standard deviation 2 ms, and one attempt in twenty takes ten times as long.
 func referenceModel() virtual.LatencyModel {
-	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
+	return virtual.AddStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
 
 // referenceMeanLatency is the mean latency of the scenario named reference.

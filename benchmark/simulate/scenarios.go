@@ -18,7 +18,7 @@ func virtualScenarios() []scenario {
 	open := func(m virtual.LatencyModel, rate float64) virtual.Simulation {
 		return virtual.Simulation{Rate: rate, Model: m}
 	}
-	queue := func(load float64, q virtual.Queue) virtual.Simulation {
+	queue := func(load float64, q virtual.QueueConfig) virtual.Simulation {
 		return virtual.Simulation{Rate: load * float64(q.Servers) / referenceMeanLatency.Seconds(), Requests: 400_000, Model: reference, Queue: &q}
 	}
 	tenHosts := func(m virtual.LatencyModel) virtual.Simulation {
@@ -37,8 +37,8 @@ func virtualScenarios() []scenario {
 	}
 	outage := []scenarioPart{newPeriodPart("before", 0, 60*sec), newPeriodPart("during", 60*sec, 90*sec), newPeriodPart("after", 90*sec, forever)}
 	trigger := virtual.Simulation{
-		Rate: 0.75 * 20 / referenceMeanLatency.Seconds(), Queue: &virtual.Queue{Servers: 20, Shared: true},
-		Model: virtual.WithIntervalModel(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
+		Rate: 0.75 * 20 / referenceMeanLatency.Seconds(), Queue: &virtual.QueueConfig{Servers: 20, Shared: true},
+		Model: virtual.SwitchByTime(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
 	}
 	steady := []scenarioPart{newPeriodPart("steady", 10*sec, forever)}
 	both := []string{"http", "grpc"}
@@ -51,17 +51,17 @@ func virtualScenarios() []scenario {
 		simulation: closed(virtual.ParetoLatency(2500*time.Microsecond, 1.5), 400_000), replayable: true, protocols: both,
 	}, {
 		name: "bimodal", description: "20 callers; one request in five is a cache miss of 200 ms, and so are its hedges",
-		simulation: closed(virtual.WithCacheMisses(virtual.LognormalLatency(5*ms, 2*ms), virtual.LognormalLatency(200*ms, 25*ms), 0.20), 200_000),
+		simulation: closed(virtual.CacheLatency(virtual.LognormalLatency(5*ms, 2*ms), virtual.LognormalLatency(200*ms, 25*ms), 0.20), 200_000),
 		replayable: true, protocols: both,
 	}, {
 		name: "replica", description: "20 callers; one of 16 replicas is ten times slower",
-		simulation: closed(virtual.WithSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replayable: true, protocols: []string{"grpc"},
+		simulation: closed(virtual.AddSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replayable: true, protocols: []string{"grpc"},
 	}, {
 		name: "queue", description: "20 servers, 60 % loaded, with a queue each, that stop working on cancelled requests",
-		simulation: queue(0.6, virtual.Queue{Servers: 20, Cancel: true}),
+		simulation: queue(0.6, virtual.QueueConfig{Servers: 20, Cancel: true}),
 	}, {
 		name: "queue-ignores-cancel", description: "20 servers, 80 % loaded, with a queue each, that finish cancelled requests: hedging does harm here",
-		simulation: queue(0.8, virtual.Queue{Servers: 20}),
+		simulation: queue(0.8, virtual.QueueConfig{Servers: 20}),
 	}, {
 		name: "metastable", description: "20 servers, 75 % loaded, with one queue, that finish cancelled requests and are 2.5 × slower for 10 s",
 		simulation: trigger, duration: 140 * sec,
@@ -71,19 +71,19 @@ func virtualScenarios() []scenario {
 		},
 	}, {
 		name: "drift", description: "2,000 requests/s; three times slower in the second of three minutes",
-		simulation: open(virtual.WithIntervalModel(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), duration: 180 * sec, replayable: true,
+		simulation: open(virtual.SwitchByTime(60*sec, 120*sec, virtual.ScaleLatency(reference, 3), reference), 2000), duration: 180 * sec, replayable: true,
 		parts: []scenarioPart{newPeriodPart("before", 0, 60*sec), newPeriodPart("during", 60*sec, 120*sec), newPeriodPart("after", 120*sec, forever)},
 	}, {
 		name: "outage", description: "1,000 requests/s; everything is 50 × slower for 30 s",
-		simulation: open(virtual.WithIntervalModel(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), duration: 150 * sec, replayable: true,
+		simulation: open(virtual.SwitchByTime(60*sec, 90*sec, virtual.ScaleLatency(reference, 50), reference), 1000), duration: 150 * sec, replayable: true,
 		parts: outage,
 	}, {
 		name: "hang", description: "1,000 requests/s; nothing answers for 30 s",
-		simulation: open(virtual.WithIntervalModel(60*sec, 90*sec, virtual.WithHangUntil(reference, 90*sec), reference), 1000), duration: 150 * sec,
+		simulation: open(virtual.SwitchByTime(60*sec, 90*sec, virtual.HangUntil(reference, 90*sec), reference), 1000), duration: 150 * sec,
 		parts: outage,
 	}, {
 		name: "hosts", description: "1,000 requests/s to ten hosts, of which one hangs for 30 s; the parts show the other nine",
-		simulation: tenHosts(virtual.SelectByHost(0, virtual.WithIntervalModel(30*sec, 60*sec, virtual.WithHangUntil(reference, forever/2), reference), reference)),
+		simulation: tenHosts(virtual.SwitchByHost(0, virtual.SwitchByTime(30*sec, 60*sec, virtual.HangUntil(reference, forever/2), reference), reference)),
 		duration:   90 * sec, parts: hung,
 	}, {
 		name: "hosts-calm", description: "1,000 requests/s to ten hosts, of which none hangs",
@@ -111,7 +111,7 @@ func networkScenarios() []scenario {
 	usual := virtual.LognormalLatency(5*ms, 2*ms)
 	return slices.Concat(queueScenarios(), replicaScenarios(), []scenario{{
 		name: "stream", description: "30 callers; the header comes at once and the first byte later, for 10 % of attempts by 200 ms; time to first byte",
-		simulation: virtual.Simulation{Workers: 30, Requests: 6000, Model: virtual.WithDelays(usual, 0.10, 200*ms)}, protocols: []string{"http"},
+		simulation: virtual.Simulation{Workers: 30, Requests: 6000, Model: virtual.AddDelays(usual, 0.10, 200*ms)}, protocols: []string{"http"},
 		allowedStrategies: []string{"none", "bhope", "hedge"}, network: &networkConfig{stream: true},
 	}, {
 		name: "frozen-h2", description: "4 callers, who give up after 300 ms; their HTTP/2 connection goes dead; 1 ms to the server and back",
@@ -140,7 +140,7 @@ func queueScenarios() []scenario {
 	in := func(name, about string, tls bool, protocols ...string) scenario {
 		return scenario{
 			name: name, description: about, protocols: protocols, parts: []scenarioPart{newLaterCallsPart("settled", 1000)},
-			simulation:        virtual.Simulation{Rate: rate, Requests: int(12 * rate), Model: referenceModel(), Queue: &virtual.Queue{Servers: 20}},
+			simulation:        virtual.Simulation{Rate: rate, Requests: int(12 * rate), Model: referenceModel(), Queue: &virtual.QueueConfig{Servers: 20}},
 			allowedStrategies: []string{baselineStrategy, libraryStrategy, limitedStrategy}, network: &networkConfig{tls: tls, replicas: 20, randomReplica: true},
 		}
 	}
@@ -164,7 +164,7 @@ func replicaScenarios() []scenario {
 		}
 	}
 	const pause = 100 * ms
-	slow := virtual.WithStragglers(usual, 0.01, 10)
+	slow := virtual.AddStragglers(usual, 0.01, 10)
 	return []scenario{
 		in("stop-2", "the first of two replicas stops for 100 ms each second", usual, both, networkConfig{replicas: 2, pause: pause}),
 		in("stop-3", "the first of three replicas stops for 100 ms each second", usual, both, networkConfig{replicas: 3, pause: pause}),
@@ -196,11 +196,11 @@ const (
 func serviceScenarios() []scenario {
 	fleet := virtual.Simulation{SeparateClients: true, Hosts: clientCount, Rate: clientCount * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet
-	ignoring.Queue = &virtual.Queue{Servers: 20}
+	ignoring.Queue = &virtual.QueueConfig{Servers: 20}
 	ignoring.Rate = 0.8 * 20 / referenceMeanLatency.Seconds()
 
 	// One call in 33 is slow, and so are few enough to be hedged well before.
-	pushed := virtual.Simulation{Rate: 1000, Requests: 400_000, Model: virtual.WithDelays(virtual.LognormalLatency(5*ms, 2*ms), 0.03, 295*ms)}
+	pushed := virtual.Simulation{Rate: 1000, Requests: 400_000, Model: virtual.AddDelays(virtual.LognormalLatency(5*ms, 2*ms), 0.03, 295*ms)}
 	calm := pushed
 	pushed.PushbackShare = 0.001
 
@@ -228,7 +228,7 @@ func serviceScenarios() []scenario {
 func longScenarios() []scenario {
 	const last = 40 * time.Minute
 	rate := 0.8 * 20 / referenceMeanLatency.Seconds()
-	simulation := func(q *virtual.Queue) virtual.Simulation {
+	simulation := func(q *virtual.QueueConfig) virtual.Simulation {
 		return virtual.Simulation{Rate: rate, Requests: int(rate * last.Seconds()), Model: referenceModel(), Queue: q}
 	}
 	long := func(name, about string, w virtual.Simulation) scenario {
@@ -237,7 +237,7 @@ func longScenarios() []scenario {
 			parts: []scenarioPart{newPeriodPart("learning", 0, last/2), newPeriodPart("settled", last/2, forever)},
 		}
 	}
-	ignoring := simulation(&virtual.Queue{Servers: 20})
+	ignoring := simulation(&virtual.QueueConfig{Servers: 20})
 	many := ignoring
 	many.SeparateClients, many.Hosts = true, clientCount
 	double := ignoring
@@ -246,7 +246,7 @@ func longScenarios() []scenario {
 		long("long-queue-ignores-cancel", "queue-ignores-cancel for 40 minutes", ignoring),
 		long("long-many-clients-ignores-cancel", "many-clients-ignores-cancel for 40 minutes", many),
 		long("long-queue-ignores-cancel-double", "queue-ignores-cancel for 40 minutes, where a hedge takes twice as long", double),
-		long("long-queue", "queue for 40 minutes, 80 % loaded", simulation(&virtual.Queue{Servers: 20, Cancel: true})),
+		long("long-queue", "queue for 40 minutes, 80 % loaded", simulation(&virtual.QueueConfig{Servers: 20, Cancel: true})),
 		long("long-reference", "2,200 requests/s to the reference backend for 40 minutes", simulation(nil)),
 	}
 }

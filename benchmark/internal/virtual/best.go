@@ -52,7 +52,7 @@ type replay struct {
 
 const maxReplayRequests = 400_000
 
-// newReplay draws the times and primary latencies of the first episode's requests, from which a replay computes others.
+// newReplay draws the arrivals and the primary latencies of the requests that a simulation with this seed begins with.
 func (s Simulation) newReplay(seed uint64) *replay {
 	p := &replay{Simulation: s, random: newEpisodeRandomSource(seed, 0)}
 	r := &episodeState{Simulation: s, random: p.random}
@@ -78,8 +78,8 @@ func (p *replay) answerTime(i, n int, delay time.Duration) time.Duration {
 	return delay + p.Model(p.random, a)
 }
 
-// hedgedLatencies returns the latencies, in no order, of the requests that take longer than the first delay. They are
-// valid until the next call. cost is the number of hedges per request.
+// hedgedLatencies returns the latencies that the requests have with the given hedge delays, in no order and only of the
+// requests that are hedged. They are valid until the next call. cost is the number of hedges per request.
 func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	p.buffer = p.buffer[:0]
 	hedges := 0

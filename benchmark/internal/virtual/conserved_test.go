@@ -22,7 +22,7 @@ func fiftyHosts() virtual.Simulation {
 		}
 		return wait + referenceModel()(d, a)
 	}
-	hanging := virtual.WithIntervalModel(60*time.Second, 90*time.Second, virtual.WithHangUntil(referenceModel(), 90*time.Second), referenceModel())
+	hanging := virtual.SwitchByTime(60*time.Second, 90*time.Second, virtual.HangUntil(referenceModel(), 90*time.Second), referenceModel())
 	return virtual.Simulation{
 		Hosts: 50, Rate: 1000, Requests: 180_000, Timeout: 5 * time.Second,
 		Model: func(d *virtual.RandomSource, a virtual.Attempt) time.Duration {

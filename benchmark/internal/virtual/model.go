@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// A RandomSource generates the random numbers of one episode of a simulation. Each attempt has its own sequence of
-// numbers, so that all policies meet the same latencies. A RandomSource is not safe for concurrent use.
+// A RandomSource generates the random numbers of one episode, which is an independent part of a simulation. Each attempt
+// has its own sequence of numbers, so that all policies meet the same latencies. It is not safe for concurrent use.
 type RandomSource struct {
 	seed   uint64
 	source splitMix
 	rng    *rand.Rand
 }
 
-// NewRandomSource returns the source of the random numbers of a simulation's first episode, for the given seed.
+// NewRandomSource returns a source of random numbers. It is the one that a simulation with this seed begins with.
 func NewRandomSource(seed uint64) *RandomSource { return newEpisodeRandomSource(seed, 0) }
 
-// newEpisodeRandomSource returns the random numbers of an episode, one part of a run. The first episode has the number 0.
+// newEpisodeRandomSource returns the random numbers of one of a simulation's independent parts, numbered from 0.
 func newEpisodeRandomSource(seed uint64, episode int) *RandomSource {
 	d := &RandomSource{seed: mix64(seed + mix64(uint64(episode)))}
 	d.rng = rand.New(&d.source)
 	return d
 }
 
-// attemptRand returns the random numbers of an attempt. The next call of attemptRand changes them. Negative attempts
-// stand for other purposes, for example the arrival of the request.
+// attemptRand returns the sequence of random numbers of an attempt of a request, from its start. It is valid until the
+// next call. Negative attempts stand for other purposes of the request, for example its arrival.
 func (d *RandomSource) attemptRand(request, attempt int) *rand.Rand {
 	d.source = splitMix(mix64(d.seed ^ mix64(uint64(request)<<8^uint64(attempt+128))))
 	return d.rng
 }
 
-// InterarrivalTime returns the time before a request arrives, in a Poisson process with the given rate per second.
+// InterarrivalTime returns the time between a request, which has the number request, and the one before, in a Poisson
+// process with the given rate per second. The same number always gets the same time.
 func (d *RandomSource) InterarrivalTime(request int, rate float64) time.Duration {
 	return time.Duration(d.attemptRand(request, -1).ExpFloat64() / rate * 1e9)
 }
@@ -59,15 +60,15 @@ type Attempt struct {
 	At      time.Duration // of its start, since the start of the episode
 }
 
-// A LatencyModel determines the latencies of a simulated backend. It returns the latency of attempt a, with random numbers of d.
-// The latency depends on a and the seed of d alone, so that it is the same for all strategies.
+// A LatencyModel determines the latencies of a simulated backend. It returns the latency of attempt a, with random numbers
+// of d. The latency depends on a and the seed of d alone, so that it is the same for all hedging policies.
 type LatencyModel func(d *RandomSource, a Attempt) time.Duration
 
-// Rand returns the random numbers of d that belong to this attempt alone. So they do not depend on which other
-// attempts are sent.
+// Rand returns the random numbers of d that belong to this attempt alone. They do not depend on which other attempts are
+// sent, and are valid until the next use of d.
 func (a Attempt) Rand(d *RandomSource) *rand.Rand { return d.attemptRand(a.Request, a.N) }
 
-// LognormalLatency returns a model with lognormally distributed latencies.
+// LognormalLatency returns a model with lognormally distributed latencies of the given mean and standard deviation.
 func LognormalLatency(mean, deviation time.Duration) LatencyModel {
 	ratio := float64(deviation) / float64(mean)
 	sigma := math.Sqrt(math.Log(1 + ratio*ratio))
@@ -97,17 +98,17 @@ func UniformLatency(t time.Duration, share float64) LatencyModel {
 	}
 }
 
-// WithStragglers returns a model that multiplies the latency of a share of the attempts by factor.
-func WithStragglers(m LatencyModel, share, factor float64) LatencyModel {
+// AddStragglers returns the model m with stragglers: a share of the attempts, chosen at random, takes factor times as long.
+func AddStragglers(m LatencyModel, share, factor float64) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return time.Duration(float64(t) * factor) })
 }
 
-// WithDelays returns a model that adds the given delay to the latency of a share of the attempts.
-func WithDelays(m LatencyModel, share float64, delay time.Duration) LatencyModel {
+// AddDelays returns the model m with a further delay for a share of the attempts, chosen at random.
+func AddDelays(m LatencyModel, share float64, delay time.Duration) LatencyModel {
 	return changeShare(m, share, func(t time.Duration) time.Duration { return t + delay })
 }
 
-// changeShare returns a model that applies the function change to the latency of a share of the attempts.
+// changeShare returns a model that applies change to the latencies of m for a share of the attempts, chosen at random.
 func changeShare(m LatencyModel, share float64, change func(time.Duration) time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		t := m(d, a)
@@ -118,37 +119,38 @@ func changeShare(m LatencyModel, share float64, change func(time.Duration) time.
 	}
 }
 
-// selectModel returns a model that uses the model then for attempts for which applies returns true, and else otherwise.
-func selectModel(applies func(*RandomSource, Attempt) bool, then, otherwise LatencyModel) LatencyModel {
+// switchModel returns a model that uses ifTrue for the attempts for which the condition is true, and ifFalse for others.
+func switchModel(condition func(*RandomSource, Attempt) bool, ifTrue, ifFalse LatencyModel) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
-		if applies(d, a) {
-			return then(d, a)
+		if condition(d, a) {
+			return ifTrue(d, a)
 		}
-		return otherwise(d, a)
+		return ifFalse(d, a)
 	}
 }
 
-// WithCacheMisses returns a model that uses slow for all attempts of a share of the requests, and fast for all others.
-// It models a cache: the hedge of a cache miss is a miss as well.
-func WithCacheMisses(fast, slow LatencyModel, share float64) LatencyModel {
-	return selectModel(func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -100).Float64() < share }, slow, fast)
+// CacheLatency returns a model of a server with a cache. A share of the requests, chosen at random, misses the cache: all
+// their attempts have latencies of miss, also the hedges. The other requests have latencies of hit.
+func CacheLatency(hit, miss LatencyModel, missShare float64) LatencyModel {
+	return switchModel(func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -100).Float64() < missShare }, miss, hit)
 }
 
-// WithSlowReplica returns a model of n replicas with the latencies of m, to which attempts go at random. The latencies
-// of the first replica are multiplied by factor.
-func WithSlowReplica(m LatencyModel, n int, factor float64) LatencyModel {
+// AddSlowReplica returns a model of n replicas of a server with the latencies of m. Each attempt goes to a random one. One
+// of them is slow: its latencies are multiplied by factor.
+func AddSlowReplica(m LatencyModel, n int, factor float64) LatencyModel {
 	isFirst := func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -40-a.N).IntN(n) == 0 }
-	return selectModel(isFirst, ScaleLatency(m, factor), m)
+	return switchModel(isFirst, ScaleLatency(m, factor), m)
 }
 
-// WithIntervalModel returns a model that uses the model then for attempts that start in [from, to), and else otherwise.
-func WithIntervalModel(from, to time.Duration, then, otherwise LatencyModel) LatencyModel {
-	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, then, otherwise)
+// SwitchByTime returns a model that uses inside for attempts that start in [from, to), and outside for others. from and to
+// count from the start of each episode of the simulation.
+func SwitchByTime(from, to time.Duration, inside, outside LatencyModel) LatencyModel {
+	return switchModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, inside, outside)
 }
 
-// ScaleHedgeLatency returns a model that multiplies the latency of hedges by factor.
+// ScaleHedgeLatency returns the model m with the latencies of hedges multiplied by factor.
 func ScaleHedgeLatency(m LatencyModel, factor float64) LatencyModel {
-	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
+	return switchModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
 }
 
 // ScaleLatency returns a model that multiplies all latencies of m by factor.
@@ -156,12 +158,13 @@ func ScaleLatency(m LatencyModel, factor float64) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return time.Duration(factor * float64(m(d, a))) }
 }
 
-// WithHangUntil returns a model of a server that hangs until a time of the simulation, and then answers.
-func WithHangUntil(m LatencyModel, until time.Duration) LatencyModel {
+// HangUntil returns a model of a server that hangs until a time of the simulation, and then answers all attempts that
+// wait, each after a latency of m. All attempts must start before that time.
+func HangUntil(m LatencyModel, until time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
-// SelectByHost returns a model that uses the model then at one host, and the model otherwise at all other hosts.
-func SelectByHost(host int, then, otherwise LatencyModel) LatencyModel {
-	return selectModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, then, otherwise)
+// SwitchByHost returns a model that uses atHost for attempts at the host with that number, and atOthers for all others.
+func SwitchByHost(host int, atHost, atOthers LatencyModel) LatencyModel {
+	return switchModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, atHost, atOthers)
 }

@@ -13,45 +13,43 @@ import (
 type StaticDelays []time.Duration
 
 func (s StaticDelays) ScheduleHedges(time.Duration, int) []time.Duration { return s }
+func (StaticDelays) AdmitHedge(time.Duration, int, int) bool             { return true }
+func (StaticDelays) RecordResult(time.Duration, int, CallResult)         {}
 
-func (StaticDelays) AdmitHedge(time.Duration, int, int) bool { return true }
-
-func (StaticDelays) RecordResult(time.Duration, int, CallResult) {}
-
-// A HedgePolicy is the hedging policy of this library, with the clock of the simulation.
-type HedgePolicy struct {
+// A LibraryPolicy is the hedging policy of this library as a Policy of simulations.
+type LibraryPolicy struct {
 	engine *policy.Engine
 	keys   []*policy.Key // by host
 }
 
-func NewLibraryPolicy(c policy.Config) *HedgePolicy {
-	return &HedgePolicy{engine: policy.New(c)}
+func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
+	return &LibraryPolicy{engine: policy.New(c)}
 }
 
 // epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
 var epoch = time.Unix(1_000_000_000, 0)
 
-func (p *HedgePolicy) hostKey(host int) *policy.Key {
+func (p *LibraryPolicy) hostKey(host int) *policy.Key {
 	for len(p.keys) <= host {
 		p.keys = append(p.keys, p.engine.Key(policy.Name{Host: strconv.Itoa(len(p.keys))}))
 	}
 	return p.keys[host]
 }
 
-func (p *HedgePolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
+func (p *LibraryPolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
 	if schedule := p.hostKey(host).Begin(epoch.Add(now)); schedule != nil {
 		return schedule.Delays
 	}
 	return nil
 }
 
-func (p *HedgePolicy) AdmitHedge(now time.Duration, host, index int) bool {
+func (p *LibraryPolicy) AdmitHedge(now time.Duration, host, index int) bool {
 	return p.hostKey(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// RecordResult records the result of a call in the policy engine. It also ends the call's hedges, whose attempts were
-// cancelled before.
-func (p *HedgePolicy) RecordResult(now time.Duration, host int, r CallResult) {
+// RecordResult records the result r of a call, from which the policy learns. It also returns the places of the call's
+// hedges, because the policy limits the hedges in flight.
+func (p *LibraryPolicy) RecordResult(now time.Duration, host int, r CallResult) {
 	k := p.hostKey(host)
 	for range len(r.Starts) - 1 {
 		k.HedgeEnded()
@@ -67,14 +65,14 @@ func (p *HedgePolicy) RecordResult(now time.Duration, host int, r CallResult) {
 	})
 }
 
-func (p *HedgePolicy) RecordPushback(now time.Duration, host int) {
+func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
 	p.hostKey(host).RecordPushback(epoch.Add(now), 0)
 }
 
-// A BhopePolicy is the hedging policy of package bhope.
+// A BhopePolicy is the hedging policy of another Go library, github.com/bhope/hedge, as a Policy of simulations.
 type BhopePolicy struct{ policy *bhope.Policy }
 
-// NewBhopePolicy returns a policy that expects estimatedRPS requests per second.
+// NewBhopePolicy returns a policy whose hedge budget is a tenth of estimatedRPS, the expected requests per second.
 func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
 	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
 }
@@ -110,7 +108,7 @@ const (
 	FailsafeThreshold = 20
 )
 
-// ScheduleHedges returns one hedge delay, or none until the moving quantile has enough samples.
+// ScheduleHedges returns one hedge delay, the moving quantile of latencies, or none until that has enough samples.
 func (f *FailsafePolicy) ScheduleHedges(time.Duration, int) []time.Duration {
 	f.calls++
 	if f.quantile.count < FailsafeThreshold {

@@ -3,12 +3,12 @@ package virtual
 import "time"
 
 // A PushbackRecorder is a Policy that reacts to pushback, an answer by which the server asks for less load. The
-// simulation calls RecordPushback at the time of the answer.
+// simulation calls RecordPushback for each such answer, with the time and the host of the answer.
 type PushbackRecorder interface {
 	RecordPushback(now time.Duration, host int)
 }
 
-// A perClientPolicies gives each client a policy of its own. The field Host of a request is the number of the client.
+// perClientPolicies is a Policy that gives each client a policy of its own. The parameter host is the number of a client.
 type perClientPolicies struct {
 	newPolicy func() Policy
 	policies  []Policy
@@ -45,13 +45,13 @@ func (s Simulation) ClientRate() float64 {
 	return s.Rate
 }
 
-// isPushback reports whether the answer to attempt n of the call with the given index is pushback.
+// isPushback reports whether attempt n of the call with the given index is answered by pushback, as chance decides.
 func (r *episodeState) isPushback(index int32, n uint8) bool {
 	return r.PushbackShare > 0 && r.random.attemptRand(int(index), -80-int(n)).Float64() < r.PushbackShare
 }
 
-// recordPushback tells the policy of pushback, a server's request not to hedge. It reports whether the call can still succeed
-// by another attempt in flight.
+// recordPushback reports to the policy that an attempt of the call id was answered by pushback, by which the server asks
+// for less load. It returns true if another attempt in flight can still answer the call.
 func (r *episodeState) recordPushback(id callID) bool {
 	c := &r.activeCalls[id.slot]
 	if p, ok := r.policy.(PushbackRecorder); ok {

@@ -1,7 +1,7 @@
 package virtual
 
-// A Queue configures servers at which attempts wait in a queue, and are served in the order of their arrival.
-type Queue struct {
+// A QueueConfig configures the servers of a simulated backend, at which attempts wait in the order of their arrival.
+type QueueConfig struct {
 	Servers int
 	// Shared servers take jobs from one queue. Otherwise each server has a queue of its own, and each attempt goes to a
 	// random server.
@@ -27,7 +27,7 @@ type station struct {
 	idle      []*server
 }
 
-// isFull reports whether a hedge.Limiter in front of the station's servers would reject a hedge.
+// isFull reports whether a hedge.Limiter, which limits the load of a server, would reject a hedge at the station.
 func (s *station) isFull() bool {
 	working, waiting := s.servers-len(s.idle), len(s.queued)-s.head-s.abandoned
 	return working+waiting > MaxQueuePerServer*s.servers
@@ -40,7 +40,7 @@ type server struct {
 	job        job
 }
 
-// A job is an attempt that a server processes or that waits for a server.
+// A job is an attempt of a call in a queue or at a server.
 type job struct {
 	call  callID
 	index int32
@@ -48,8 +48,8 @@ type job struct {
 	n     uint8
 }
 
-// newStations returns one station if all servers share a queue, and otherwise one for each server.
-func (q *Queue) newStations() []station {
+// newStations returns idle servers: one station if all share a queue, and otherwise a station for each server.
+func (q *QueueConfig) newStations() []station {
 	count, servers := q.Servers, 1
 	if q.Shared {
 		count, servers = 1, q.Servers
@@ -64,7 +64,7 @@ func (q *Queue) newStations() []station {
 	return all
 }
 
-// dispatchJob gives job j to an idle server or to a queue. It drops a hedge that a hedge.Limiter would reject.
+// dispatchJob gives the attempt j to an idle server or to a queue. It drops a hedge that a hedge.Limiter would reject.
 func (r *episodeState) dispatchJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
@@ -130,8 +130,8 @@ func (r *episodeState) startNextJob(s *server) {
 	st.idle = append(st.idle, s)
 }
 
-// cancelLosers cancels all attempts of call c except the winner. Waiting ones leave their queue if Queue.Limited is
-// set, and servers stop working on the others if Queue.Cancel is set.
+// cancelLosers cancels all attempts of call c except the winner, if the servers react to that. Waiting attempts leave
+// their queue if Queue.Limited is set. Servers stop working on the others if Queue.Cancel is set.
 func (r *episodeState) cancelLosers(c *activeCall, winner int) {
 	if r.Queue.Limited {
 		for n, st := range c.queues[:c.started] {

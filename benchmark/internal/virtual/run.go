@@ -4,8 +4,8 @@
 // The seed, the request and the attempt determine the duration of an attempt. All policies therefore meet the same
 // latencies.
 //
-// The network is not simulated. An attempt takes the time of its [LatencyModel] after its time in a [Queue], and a cancelled
-// attempt ends at once.
+// The network is not simulated. An attempt takes the time of its [LatencyModel] after its time in a queue, see
+// [QueueConfig]. A cancelled attempt ends at once.
 package virtual
 
 import (
@@ -31,7 +31,7 @@ type Simulation struct {
 	// Model has the time that a server needs for an attempt.
 	Model LatencyModel
 	// Queue has the servers. nil means that an attempt never waits for a server.
-	Queue *Queue
+	Queue *QueueConfig
 	// Timeout is the time after which calls fail. 0 means that they do not.
 	Timeout time.Duration
 	// PushbackShare is the share of the attempts that are answered by pushback. It needs a nil Queue.
@@ -40,8 +40,8 @@ type Simulation struct {
 	SeparateClients bool
 }
 
-// A Policy decides when calls are hedged. A Simulation calls the methods of a Policy from one goroutine. Times are
-// since the start of the episode.
+// A Policy decides when simulated calls are hedged. Its methods are called from one goroutine. The parameter now is the
+// time since the start of the episode, a part of the simulation that has a policy of its own.
 type Policy interface {
 	// ScheduleHedges is called at the start of a call. It returns the hedge delays of the call, in rising order, at most
 	// [MaxHedges].
@@ -65,9 +65,9 @@ type CallResult struct {
 // MaxHedges is the largest number of hedges of a call.
 const MaxHedges = 3
 
-// Run simulates all episodes, each with a new policy from newPolicy, and returns the calls in the order in which they
-// ended. If progress is not nil, Run calls it from time to time with the number of calls so far. If ctx ends, Run
-// returns the calls so far.
+// Run simulates all episodes, independent parts of the simulation, each with a new policy from newPolicy. It returns the
+// calls in the order in which they ended, or those so far if ctx ends. If progress is not nil, Run calls it from time to
+// time with the number of calls so far.
 func (s Simulation) Run(ctx context.Context, seed uint64, newPolicy func() Policy, progress func(calls int)) []latency.Call {
 	episodes := max(s.Episodes, 1)
 	calls := make([]latency.Call, 0, episodes*s.Requests)
@@ -107,7 +107,7 @@ type episodeState struct {
 	calls    []latency.Call // that have ended, also in earlier episodes
 }
 
-// An activeCall is a call in flight.
+// An activeCall is the state of a simulated call that has not ended.
 type activeCall struct {
 	generation        uint32 // changes when another call gets the slot
 	host              int16
@@ -130,7 +130,7 @@ type callID struct {
 	generation uint32
 }
 
-// processEvents processes all events of the episode. It returns false if ctx ends first.
+// processEvents simulates the whole episode, or returns false if ctx ends first. progress may be nil, see Simulation.Run.
 func (r *episodeState) processEvents(ctx context.Context, progress func(int)) bool {
 	for range r.Workers {
 		r.startCall()
@@ -186,7 +186,7 @@ func (r *episodeState) nextInterarrivalTime() time.Duration {
 	return r.random.InterarrivalTime(r.issued, r.Rate)
 }
 
-// startCall starts the next call of the episode, if there is one.
+// startCall starts the next call of the episode, with its primary, unless all requests of the episode have started.
 func (r *episodeState) startCall() {
 	if r.issued >= r.Requests {
 		return
@@ -215,7 +215,7 @@ func (r *episodeState) startCall() {
 	r.startAttempt(id)
 }
 
-// startHedge starts a hedge of the call id, if the policy admits it, and schedules the next one.
+// startHedge schedules the next hedge of the call id, and starts the hedge that is due if the policy admits it.
 func (r *episodeState) startHedge(id callID) {
 	c := &r.activeCalls[id.slot]
 	index := int(c.nextDelay)
@@ -231,7 +231,7 @@ func (r *episodeState) startHedge(id callID) {
 	r.startAttempt(id)
 }
 
-// startAttempt starts the next attempt of the call id.
+// startAttempt starts an attempt of the call id: the primary at its first call, and then a hedge at each call.
 func (r *episodeState) startAttempt(id callID) {
 	c := &r.activeCalls[id.slot]
 	n := c.started
@@ -245,7 +245,7 @@ func (r *episodeState) startAttempt(id callID) {
 	r.events.pushEvent(event{at: r.now + d, kind: attemptAnswered, call: id, n: n})
 }
 
-// endCall ends the call id. winner is the attempt that answered, or -1. In a closed loop, the next call starts.
+// endCall ends the call id. Attempt winner answered it, or none if winner is -1. In a closed loop, the next call starts.
 func (r *episodeState) endCall(id callID, winner int) {
 	c := &r.activeCalls[id.slot]
 	result := CallResult{

@@ -17,7 +17,7 @@ import (
 const ms = time.Millisecond
 
 func referenceModel() virtual.LatencyModel {
-	return virtual.WithStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
+	return virtual.AddStragglers(virtual.LognormalLatency(5*ms, 2*ms), 0.05, 10)
 }
 
 // newUnhedged returns the policy without hedges.
@@ -115,14 +115,14 @@ func TestQueueTimesFollowPollaczekKhinchine(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		w := virtual.Simulation{
 			Rate: load * 1000, Requests: 400_000, Model: virtual.UniformLatency(ms, 0),
-			Queue: &virtual.Queue{Servers: 1, Shared: shared},
+			Queue: &virtual.QueueConfig{Servers: 1, Shared: shared},
 		}
 		want := float64(ms) * (1 + load/(2*(1-load)))
 		assert.InEpsilon(t, want, meanLatency(w.Run(t.Context(), 1, newUnhedged, nil)), 0.03)
 	}
 	// Twenty queues, each with a twentieth of the arrivals, are twenty such systems.
 	w := virtual.Simulation{
-		Rate: 20 * load * 1000, Requests: 1_000_000, Model: virtual.UniformLatency(ms, 0), Queue: &virtual.Queue{Servers: 20},
+		Rate: 20 * load * 1000, Requests: 1_000_000, Model: virtual.UniformLatency(ms, 0), Queue: &virtual.QueueConfig{Servers: 20},
 	}
 	assert.InEpsilon(t, float64(ms)*(1+load/(2*(1-load))), meanLatency(w.Run(t.Context(), 1, newUnhedged, nil)), 0.03)
 }
@@ -130,7 +130,7 @@ func TestQueueTimesFollowPollaczekKhinchine(t *testing.T) {
 func TestQueueCancelEndsTheWorkOnCancelledAttempts(t *testing.T) {
 	run := func(cancel bool) []latency.Call {
 		return virtual.Simulation{
-			Rate: 0.6 * 20 / 0.00725, Requests: 100_000, Model: referenceModel(), Queue: &virtual.Queue{Servers: 20, Cancel: cancel},
+			Rate: 0.6 * 20 / 0.00725, Requests: 100_000, Model: referenceModel(), Queue: &virtual.QueueConfig{Servers: 20, Cancel: cancel},
 		}.Run(t.Context(), 1, newStatic(20*ms), nil)
 	}
 	stops, goesOn := run(true), run(false)
@@ -140,18 +140,18 @@ func TestQueueCancelEndsTheWorkOnCancelledAttempts(t *testing.T) {
 }
 
 func TestLimitedQueueDropsCancelledAttemptsAndRejectsHedges(t *testing.T) {
-	run := func(load float64, q virtual.Queue) []latency.Call {
+	run := func(load float64, q virtual.QueueConfig) []latency.Call {
 		q.Servers = 20
 		return virtual.Simulation{Rate: load * 20 / 0.00725, Requests: 100_000, Model: referenceModel(), Queue: &q}.Run(t.Context(), 1, newStatic(20*ms), nil)
 	}
-	deaf, limited := run(0.5, virtual.Queue{}), run(0.5, virtual.Queue{Limited: true})
+	deaf, limited := run(0.5, virtual.QueueConfig{}), run(0.5, virtual.QueueConfig{Limited: true})
 	require.Len(t, limited, 100_000, "every call ends though some hedges were turned away")
 	assert.Less(t, meanLatency(limited), 8*meanLatency(deaf)/10)
 	assert.NotContains(t, countByWinner(limited), -1)
 
 	// Three times as many calls as the servers can do: every line is long.
 	won := 0
-	for _, c := range run(3, virtual.Queue{Limited: true, Cancel: true}) {
+	for _, c := range run(3, virtual.QueueConfig{Limited: true, Cancel: true}) {
 		if c.Winner > 0 {
 			won++
 		}
@@ -168,14 +168,14 @@ func countByWinner(calls []latency.Call) map[int]int {
 }
 
 func TestCallsFailAtTheirTimeout(t *testing.T) {
-	w := virtual.Simulation{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.WithHangUntil(referenceModel(), time.Hour)}
+	w := virtual.Simulation{Workers: 2, Requests: 100, Timeout: 50 * ms, Model: virtual.HangUntil(referenceModel(), time.Hour)}
 	for _, c := range w.Run(t.Context(), 1, newStatic(10*ms), nil) {
 		assert.Equal(t, latency.Call{Start: c.Start, Latency: 50 * ms, Index: c.Index, Winner: -1, Hedges: 1}, c)
 	}
 }
 
 func TestMixByRequestSlowsTheHedgeAsWell(t *testing.T) {
-	w := virtual.Simulation{Workers: 2, Requests: 10_000, Model: virtual.WithCacheMisses(virtual.UniformLatency(ms, 0), virtual.UniformLatency(100*ms, 0), 0.2)}
+	w := virtual.Simulation{Workers: 2, Requests: 10_000, Model: virtual.CacheLatency(virtual.UniformLatency(ms, 0), virtual.UniformLatency(100*ms, 0), 0.2)}
 	calls := w.Run(t.Context(), 1, newStatic(10*ms), nil)
 	assert.InEpsilon(t, 0.2, float64(countHedges(calls))/10_000, 0.05)
 	for _, c := range calls {
@@ -226,7 +226,7 @@ func TestBestStaticDelaysUseTheBudgetAndBeatOtherDelays(t *testing.T) {
 }
 
 func TestBestStaticDelaysReplayTheTimeline(t *testing.T) {
-	m := virtual.WithIntervalModel(5*time.Second, 10*time.Second, virtual.ScaleLatency(referenceModel(), 3), referenceModel())
+	m := virtual.SwitchByTime(5*time.Second, 10*time.Second, virtual.ScaleLatency(referenceModel(), 3), referenceModel())
 	w := virtual.Simulation{Rate: 1000, Requests: 15_000, Model: m}
 	best := w.BestStaticDelays(1, 1, 0.05, 0.99)
 	calls := w.Run(t.Context(), 1, newStatic(best...), nil)
