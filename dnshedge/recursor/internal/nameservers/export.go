@@ -48,8 +48,8 @@ type Delegation struct {
 
 // Export writes the learned round trip times of servers, and the given zones, for Import in another process. source
 // identifies the configuration for which the zones are valid. It must have at most 64 bytes.
-func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
-	if _, err := w.Write(f.encodeExport(source, zones, time.Now())); err != nil {
+func (p *Pool) Export(w io.Writer, source string, zones []Delegation) error {
+	if _, err := w.Write(p.encodeExport(source, zones, time.Now())); err != nil {
 		return fmt.Errorf("recursor: Export: %w", err)
 	}
 	return nil
@@ -59,8 +59,8 @@ func (f *Pool) Export(w io.Writer, source string, zones []Delegation) error {
 // source identifies the configuration for which the zones are valid, and now is the time of the export.
 //
 // It omits zones that have expired, zones larger than maxZoneBytes, and zones that do not fit into maxExport bytes.
-func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []byte {
-	b := decode.AppendBytes(f.appendServers(exportEnvelope.Header(now), now), source)
+func (p *Pool) encodeExport(source string, zones []Delegation, now time.Time) []byte {
+	b := decode.AppendBytes(p.appendServers(exportEnvelope.Header(now), now), source)
 	var all []byte
 	n := 0
 	for _, z := range zones {
@@ -79,14 +79,14 @@ func (f *Pool) encodeExport(source string, zones []Delegation, now time.Time) []
 // appendServers encodes the state of servers for an export, and appends the result to b. It includes each server that
 // has answered within decode.MaxAge before now. It also includes the round trip times from which the delays for unknown
 // servers are estimated.
-func (f *Pool) appendServers(b []byte, now time.Time) []byte {
-	at := now.Sub(f.epoch)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	b = decode.AppendBytes(b, f.firstRTTs.window.Append(nil, now))
+func (p *Pool) appendServers(b []byte, now time.Time) []byte {
+	at := now.Sub(p.epoch)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b = decode.AppendBytes(b, p.firstRTTs.window.Append(nil, now))
 	var all []byte
 	n := 0
-	for addr, s := range f.servers.all {
+	for addr, s := range p.servers.all {
 		if !s.hasAnswered() || at-s.lastAnswer > decode.MaxAge || len(all) > maxExport/2 {
 			continue
 		}
@@ -141,8 +141,8 @@ type exportedServer struct {
 // changed. It returns the zones of the export, or none if the source in the export differs from source.
 //
 // If the export is invalid or too old, Import changes nothing and returns an error.
-func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
-	zones, err := f.decodeImport(r, source, time.Now())
+func (p *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
+	zones, err := p.decodeImport(r, source, time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("recursor: Import: %w", err)
 	}
@@ -151,7 +151,7 @@ func (f *Pool) Import(r io.Reader, source string) ([]Delegation, error) {
 
 // decodeImport reads an export from r at the time now, and adds its servers to the Pool. It returns the delegations
 // that have not expired. It returns none if the source in the export differs from source.
-func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delegation, error) {
+func (p *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delegation, error) {
 	age, d, err := exportEnvelope.Open(r, now)
 	if err != nil {
 		return nil, err
@@ -179,7 +179,7 @@ func (f *Pool) decodeImport(r io.Reader, source string, now time.Time) ([]Delega
 	if d == nil || len(d) > 0 {
 		return nil, decode.ErrDamaged
 	}
-	f.importServers(servers, window, age, now)
+	p.importServers(servers, window, age, now)
 	return zones, nil
 }
 
@@ -233,18 +233,18 @@ func decodeRTT(d *decode.Decoder) float32 {
 //
 // window holds the exported round trip times of first answers (see firstRTTEstimator). age is the time since the export,
 // and now the present time.
-func (f *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
-	at := now.Sub(f.epoch)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.firstRTTs.mergeSamples(window)
+func (p *Pool) importServers(servers []exportedServer, window *sketch.Window, age time.Duration, now time.Time) {
+	at := now.Sub(p.epoch)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.firstRTTs.mergeSamples(window)
 	for _, x := range servers {
-		if s := f.servers.all[x.addr]; s != nil && s.hasAnswered() {
+		if s := p.servers.all[x.addr]; s != nil && s.hasAnswered() {
 			continue
-		} else if s == nil && len(f.servers.all) >= f.servers.max {
+		} else if s == nil && len(p.servers.all) >= p.servers.max {
 			break
 		}
-		s := f.servers.getOrCreateServer(x.addr, at)
+		s := p.servers.getOrCreateServer(x.addr, at)
 		s.rtt, s.lastAnswer = x.rtt, at-age-min(x.age, decode.MaxAge)
 		if left := min(x.noEDNS, noEDNSTime) - age; left > 0 {
 			s.noEDNSUntil = at + left

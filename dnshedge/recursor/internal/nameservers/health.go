@@ -91,10 +91,10 @@ type zoneServerHealth struct {
 // recordUnansweredQuery counts a query about the zone that the server left unanswered. After backoffThreshold such
 // queries in a row, the server is avoided for a while (backoff). If the server has never answered for the zone, one
 // query suffices.
-func (s *zoneServerHealth) recordUnansweredQuery(now time.Duration) {
-	s.unansweredCount = min(s.unansweredCount+1, backoffThreshold)
-	if s.unansweredCount == backoffThreshold || !s.hasAnswered {
-		s.startBackoff(now)
+func (h *zoneServerHealth) recordUnansweredQuery(now time.Duration) {
+	h.unansweredCount = min(h.unansweredCount+1, backoffThreshold)
+	if h.unansweredCount == backoffThreshold || !h.hasAnswered {
+		h.startBackoff(now)
 	}
 }
 
@@ -175,13 +175,13 @@ type familyHealth struct {
 //
 // hasAnsweredZone is true if the server has answered queries about the zone before. Once any server has answered over
 // the family, only these servers count, because a zone may list many unresponsive servers.
-func (y *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasAnsweredZone bool) {
-	if y.hasAnswered && !hasAnsweredZone || zone == y.lastZone {
+func (f *familyHealth) recordUnansweredZone(now time.Duration, zone string, hasAnsweredZone bool) {
+	if f.hasAnswered && !hasAnsweredZone || zone == f.lastZone {
 		return
 	}
-	y.lastZone = zone
-	if y.unansweredCount++; y.unansweredCount >= familyBackoffThreshold && now >= y.avoidUntil {
-		y.avoidUntil = now + familyBackoff
+	f.lastZone = zone
+	if f.unansweredCount++; f.unansweredCount >= familyBackoffThreshold && now >= f.avoidUntil {
+		f.avoidUntil = now + familyBackoff
 	}
 }
 

@@ -34,17 +34,17 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 }
 
 // isStopped reports whether no hedge may be sent, because hedging is disabled or an outage suspends it.
-func (h *hedgeBudget) isStopped() bool { return h.off || h.outage.Load() }
+func (b *hedgeBudget) isStopped() bool { return b.off || b.outage.Load() }
 
 // checkToken returns true if the budget has a token for a hedge, beyond the tokens that hedgeReserve keeps for reliable
 // servers. It does not spend the token. If there is none, it counts a denied hedge. If hedging is stopped, it returns
 // false and counts nothing.
-func (h *hedgeBudget) checkToken() bool {
-	if h.isStopped() {
+func (b *hedgeBudget) checkToken() bool {
+	if b.isStopped() {
 		return false
 	}
-	if h.account.Tokens() < hedgeReserve+1 {
-		h.denied.Add(1)
+	if b.account.Tokens() < hedgeReserve+1 {
+		b.denied.Add(1)
 		return false
 	}
 	return true
@@ -55,16 +55,16 @@ func (h *hedgeBudget) checkToken() bool {
 //
 // isReliable must be true if the hedge goes to a server that usually answers. Only these hedges may use the last
 // hedgeReserve tokens.
-func (h *hedgeBudget) spendToken(isReliable bool) bool {
-	if h.isStopped() {
+func (b *hedgeBudget) spendToken(isReliable bool) bool {
+	if b.isStopped() {
 		return false
 	}
-	if !isReliable && h.account.Tokens() < hedgeReserve+1 || !h.account.Spend(time.Now(), h.limit, 1) {
-		h.denied.Add(1)
+	if !isReliable && b.account.Tokens() < hedgeReserve+1 || !b.account.Spend(time.Now(), b.limit, 1) {
+		b.denied.Add(1)
 		return false
 	}
 	return true
 }
 
 // refundToken returns the token of a hedge that was not sent. The rate limit still counts the hedge.
-func (h *hedgeBudget) refundToken() { h.account.Refund(time.Now(), nil, 1) }
+func (b *hedgeBudget) refundToken() { b.account.Refund(time.Now(), nil, 1) }

@@ -131,12 +131,12 @@ type eventQueue struct {
 }
 
 // pushEvent adds an event to the queue, and wakes the goroutine of the queryLoop. It does not block.
-func (b *eventQueue) pushEvent(e queryEvent) {
-	b.mu.Lock()
-	b.events = append(b.events, e)
-	b.mu.Unlock()
+func (q *eventQueue) pushEvent(e queryEvent) {
+	q.mu.Lock()
+	q.events = append(q.events, e)
+	q.mu.Unlock()
 	select {
-	case b.wake <- struct{}{}:
+	case q.wake <- struct{}{}:
 	default:
 	}
 }
@@ -145,11 +145,11 @@ func (b *eventQueue) pushEvent(e queryEvent) {
 //
 // last must be the result of the previous call, or nil. The queue reuses the memory of last, so the caller must not use
 // last afterwards.
-func (b *eventQueue) takeEvents(last []queryEvent) []queryEvent {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	events := b.events
-	b.events = last[:0]
+func (q *eventQueue) takeEvents(last []queryEvent) []queryEvent {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	events := q.events
+	q.events = last[:0]
 	return events
 }
 
@@ -276,10 +276,10 @@ func (q *query) stopExchange() {
 
 // evictQuery stops the oldest evictable query that has a slot of the semaphore s, so that the slot becomes free. If s
 // limits a server or a zone, it only stops a query that was probably lost. The caller must hold mu.
-func (f *Pool) evictQuery(s *semaphore) {
-	for e := f.sockets.evictable.Front(); e != nil; e = e.Next() {
+func (p *Pool) evictQuery(s *semaphore) {
+	for e := p.sockets.evictable.Front(); e != nil; e = e.Next() {
 		q := e.Value.(*query)
-		if s == &f.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.isProbablyLost() {
+		if s == &p.sockets.slots || (s == &q.server.slots || s == &q.zone.slots) && q.isProbablyLost() {
 			q.releaseSlots()
 			q.stopExchange()
 			return

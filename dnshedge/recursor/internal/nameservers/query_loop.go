@@ -36,46 +36,46 @@ const (
 //
 // The error is the error of SpendQuery or FindServers, ErrNoServers, ErrEndedEarly, ErrNoHedgeBudget, a *LocalError,
 // net.ErrClosed after Close, or the cause of ctx.
-func (f *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
+func (p *Pool) QueryServers(ctx context.Context, t *Task) (_ *dns.Msg, err error) {
 	q, err := wire.NewAuthoritativeQuery(t.Name, t.Type, t.DO, t.CD)
 	if err != nil {
 		return nil, err
 	}
-	a := &queryLoop{Pool: f, Task: t, ctx: ctx, wire: q, beganAt: f.elapsed(), group: qtypeGroupOf(t.Type)}
-	a.earlyEnd = a.beganAt + earlyEndTime
-	a.inbox.wake = make(chan struct{}, 1)
-	a.search = serverSearch{pool: f, findServers: t.FindServers}
-	if err := a.registerWithZone(); err != nil {
+	l := &queryLoop{Pool: p, Task: t, ctx: ctx, wire: q, beganAt: p.elapsed(), group: qtypeGroupOf(t.Type)}
+	l.earlyEnd = l.beganAt + earlyEndTime
+	l.inbox.wake = make(chan struct{}, 1)
+	l.search = serverSearch{pool: p, findServers: t.FindServers}
+	if err := l.registerWithZone(); err != nil {
 		return nil, err
 	}
-	a.candidates = f.addCandidates(t, a.zoneQtype, nil, t.Servers)
-	a.timer = time.NewTimer(time.Hour)
+	l.candidates = p.addCandidates(t, l.zoneQtype, nil, t.Servers)
+	l.timer = time.NewTimer(time.Hour)
 	err = ErrNoServers // unless this function returns
-	defer func() { a.endTask(err) }()
-	a.queryNextServer(reasonFirst)
+	defer func() { l.endTask(err) }()
+	l.queryNextServer(reasonFirst)
 	var events []queryEvent
-	for !a.checkForFailure() {
-		a.setTimer()
+	for !l.checkForFailure() {
+		l.setTimer()
 		select {
-		case <-a.inbox.wake:
-			events = a.inbox.takeEvents(events)
+		case <-l.inbox.wake:
+			events = l.inbox.takeEvents(events)
 			for _, e := range events {
-				if m := a.handleEvent(e); m != nil {
+				if m := l.handleEvent(e); m != nil {
 					return m, nil
 				}
 			}
-		case <-a.timer.C:
-			a.handleTimer()
-		case x := <-a.search.results:
-			a.search.running = false
-			a.addFoundServers(x)
+		case <-l.timer.C:
+			l.handleTimer()
+		case x := <-l.search.results:
+			l.search.running = false
+			l.addFoundServers(x)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-f.ctx.Done():
+		case <-p.ctx.Done():
 			return nil, net.ErrClosed
 		}
 	}
-	return nil, a.failTask()
+	return nil, l.failTask()
 }
 
 // A queryLoop is the state of one Pool.QueryServers call. It sends the question of a Task to one server of the zone
@@ -115,16 +115,16 @@ type taskEvents struct {
 // registerWithZone gets the state of the Task's zone, and registers the Task as a user of it, so that the state is not
 // removed. The error is ErrNoServers if the zone is in backoff, because its servers did not answer. It is net.ErrClosed
 // after Close of the Pool.
-func (a *queryLoop) registerWithZone() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
+func (l *queryLoop) registerWithZone() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
 		return net.ErrClosed
 	}
-	if z := a.zones.all[a.Zone]; z != nil && a.beganAt < z.backoffs[a.group].avoidUntil {
+	if z := l.zones.all[l.Zone]; z != nil && l.beganAt < z.backoffs[l.group].avoidUntil {
 		return ErrNoServers
 	}
-	a.zone, a.zoneQtype = a.zones.acquireZone(a.Zone), a.healthByZone.hashZoneQtype(a.Zone, a.group)
+	l.zone, l.zoneQtype = l.zones.acquireZone(l.Zone), l.healthByZone.hashZoneQtype(l.Zone, l.group)
 	return nil
 }
 
@@ -142,35 +142,35 @@ const (
 
 // queryNextServer sends a query to the best server for the reason why. If the Task has already queried all known
 // servers, it also starts a search for further servers. It sends nothing if a limit of the Task is reached.
-func (a *queryLoop) queryNextServer(why queryReason) {
-	if a.hasStoppedSending() {
+func (l *queryLoop) queryNextServer(why queryReason) {
+	if l.hasStoppedSending() {
 		return
 	}
-	a.mu.Lock()
-	c := a.selectServer(a.candidates, a.elapsed())
-	a.mu.Unlock()
-	if c != nil && c.attempts > 0 && a.attempts >= maxQueries {
+	l.mu.Lock()
+	c := l.selectServer(l.candidates, l.elapsed())
+	l.mu.Unlock()
+	if c != nil && c.attempts > 0 && l.attempts >= maxQueries {
 		c = nil
 	}
 	switch {
 	case c == nil || c.attempts > 0:
-		a.search.ensureUrgentSearch(a.ctx, a.selectSearchScope())
+		l.search.ensureUrgentSearch(l.ctx, l.selectSearchScope())
 	case c.hasSentBogus:
-		a.search.ensureUrgentSearch(a.ctx, GluelessNames)
+		l.search.ensureUrgentSearch(l.ctx, GluelessNames)
 	}
 	switch {
-	case c == nil, why == reasonFailure && c.attempts > 0 && a.latestQuery() != nil:
+	case c == nil, why == reasonFailure && c.attempts > 0 && l.latestQuery() != nil:
 		return
-	case c.hasSentBogus && a.search.running: // servers found by the search are preferred
+	case c.hasSentBogus && l.search.running: // servers found by the search are preferred
 		return
 	}
-	a.sendQuery(c, why, nil)
+	l.sendQuery(c, why, nil)
 }
 
 // selectSearchScope returns which server names to look up for addresses of further servers. If no known server of the
 // zone has responded, it excludes names within the zone. Their lookup would need the same servers.
-func (a *queryLoop) selectSearchScope() SearchScope {
-	if a.outcome.gotResponse || len(a.candidates) == 0 {
+func (l *queryLoop) selectSearchScope() SearchScope {
+	if l.outcome.gotResponse || len(l.candidates) == 0 {
 		return AllNames
 	}
 	return OutOfDomainNames
@@ -178,47 +178,47 @@ func (a *queryLoop) selectSearchScope() SearchScope {
 
 // hasStoppedSending reports whether the Task must not send more queries. This is so after an error such as a reached
 // limit, after maxQueryTime, or with EndEarly after earlyEndTime.
-func (a *queryLoop) hasStoppedSending() bool {
-	now := a.elapsed()
-	return a.outcome.fatalErr != nil || now-a.beganAt > maxQueryTime || a.EndEarly && now >= a.earlyEnd
+func (l *queryLoop) hasStoppedSending() bool {
+	now := l.elapsed()
+	return l.outcome.fatalErr != nil || now-l.beganAt > maxQueryTime || l.EndEarly && now >= l.earlyEnd
 }
 
 // checkForFailure returns true if the question must end without an answer, because no answer can be expected any more.
 //
 // When all queries have waited until lastDeadline, it also calls backOffIfUnresponsive. The queryLoop may then continue
 // to wait until Task.AwaitUntil.
-func (a *queryLoop) checkForFailure() bool {
+func (l *queryLoop) checkForFailure() bool {
 	switch {
-	case len(a.queries) == 0 && !a.search.running:
+	case len(l.queries) == 0 && !l.search.running:
 		return true
-	case a.latestQuery() != nil:
+	case l.latestQuery() != nil:
 		return false
-	case a.hasStoppedSending():
+	case l.hasStoppedSending():
 		return true
-	case a.search.running:
+	case l.search.running:
 		return false
-	case a.EndEarly:
+	case l.EndEarly:
 		return true
-	case time.Now().Before(a.lastDeadline()):
+	case time.Now().Before(l.lastDeadline()):
 		return false
 	}
-	a.backOffIfUnresponsive()
-	return a.outcome.gotResponse || !time.Now().Before(a.awaitDeadline())
+	l.backOffIfUnresponsive()
+	return l.outcome.gotResponse || !time.Now().Before(l.awaitDeadline())
 }
 
 // awaitDeadline returns the time until which the Task waits for overdue queries: the result of Task.AwaitUntil. It is
 // zero if that function is nil.
-func (a *queryLoop) awaitDeadline() time.Time {
-	if a.AwaitUntil == nil {
+func (l *queryLoop) awaitDeadline() time.Time {
+	if l.AwaitUntil == nil {
 		return time.Time{}
 	}
-	return a.AwaitUntil()
+	return l.AwaitUntil()
 }
 
 // lastDeadline returns the time at which the last of the running queries stops waiting for its answer. It is zero if
 // there are no queries.
-func (a *queryLoop) lastDeadline() (last time.Time) {
-	for _, q := range a.queries {
+func (l *queryLoop) lastDeadline() (last time.Time) {
+	for _, q := range l.queries {
 		if at := q.loserDeadline(); at.After(last) {
 			last = at
 		}
@@ -228,9 +228,9 @@ func (a *queryLoop) lastDeadline() (last time.Time) {
 
 // latestQuery returns the query that was sent last. It ignores queries whose retransmission timeout has passed, and
 // returns nil if there are no others.
-func (a *queryLoop) latestQuery() *query {
-	for i := len(a.queries) - 1; i >= 0; i-- {
-		if q := a.queries[i]; q.state != stateOverdue {
+func (l *queryLoop) latestQuery() *query {
+	for i := len(l.queries) - 1; i >= 0; i-- {
+		if q := l.queries[i]; q.state != stateOverdue {
 			return q
 		}
 	}
@@ -239,21 +239,21 @@ func (a *queryLoop) latestQuery() *query {
 
 // setTimer sets the timer to the time at which the queryLoop must act if no response comes before. The action is a
 // hedge, a query to the next server, or the end. If only an event can cause the next action, it stops the timer.
-func (a *queryLoop) setTimer() {
-	q := a.latestQuery()
+func (l *queryLoop) setTimer() {
+	q := l.latestQuery()
 	switch {
-	case q == nil && len(a.queries) > 0 && !a.search.running:
-		at := a.lastDeadline()
+	case q == nil && len(l.queries) > 0 && !l.search.running:
+		at := l.lastDeadline()
 		if !time.Now().Before(at) {
-			at = a.awaitDeadline()
+			at = l.awaitDeadline()
 		}
-		a.timer.Reset(time.Until(at))
-	case q == nil && a.EndEarly && a.outcome.gotResponse:
-		a.timer.Reset(a.earlyEnd - a.elapsed())
+		l.timer.Reset(time.Until(at))
+	case q == nil && l.EndEarly && l.outcome.gotResponse:
+		l.timer.Reset(l.earlyEnd - l.elapsed())
 	case q == nil || q.state == stateWaiting:
-		a.timer.Stop()
+		l.timer.Stop()
 	default:
-		a.timer.Reset(time.Until(q.nextActionTime()))
+		l.timer.Reset(time.Until(q.nextActionTime()))
 	}
 }
 
@@ -262,8 +262,8 @@ func (a *queryLoop) setTimer() {
 //
 // If the timer has fired more than maxTimerLateness too late, it waits longer, because this process may not have read
 // the answer yet.
-func (a *queryLoop) handleTimer() {
-	q := a.latestQuery()
+func (l *queryLoop) handleTimer() {
+	q := l.latestQuery()
 	if q == nil || q.state == stateWaiting {
 		return
 	}
@@ -274,20 +274,20 @@ func (a *queryLoop) handleTimer() {
 		q.processDelay += over + maxTimerLateness // the answer may have arrived unread
 	case q.hedgeable:
 		q.hedgeable = false
-		a.sendHedge(&a.candidates[q.candidate])
+		l.sendHedge(&l.candidates[q.candidate])
 	default:
-		a.markQueriesOverdue()
-		a.queryNextServer(reasonTimeout)
+		l.markQueriesOverdue()
+		l.queryNextServer(reasonTimeout)
 	}
 }
 
 // markQueriesOverdue marks all sent queries as overdue: their retransmission timeout has passed, but an answer is still
 // accepted. It removes queries that were evicted, which means stopped because another query needed their slots.
-func (a *queryLoop) markQueriesOverdue() {
+func (l *queryLoop) markQueriesOverdue() {
 	var ended []*query
-	a.mu.Lock()
-	left := a.queries[:0]
-	for _, q := range a.queries {
+	l.mu.Lock()
+	left := l.queries[:0]
+	for _, q := range l.queries {
 		switch q.state {
 		case stateEvicted:
 			ended = append(ended, q)
@@ -298,29 +298,29 @@ func (a *queryLoop) markQueriesOverdue() {
 		}
 		left = append(left, q)
 	}
-	clear(a.queries[len(left):])
-	a.queries = left
-	a.mu.Unlock()
+	clear(l.queries[len(left):])
+	l.queries = left
+	l.mu.Unlock()
 	for _, q := range ended {
-		a.reportQueryEnd(q, q.err)
+		l.reportQueryEnd(q, q.err)
 	}
 }
 
 // sendHedge sends a hedge, because the latest query of the Task has not been answered within its hedge delay. late is
 // the candidate that was queried. The hedge is a query to another server, or a search for the addresses of further
 // servers. It costs a token of the hedge budget.
-func (a *queryLoop) sendHedge(late *candidate) {
-	if a.hasStoppedSending() || a.hedgesSent >= maxUnansweredHedges && !a.outcome.gotResponse {
+func (l *queryLoop) sendHedge(late *candidate) {
+	if l.hasStoppedSending() || l.hedgesSent >= maxUnansweredHedges && !l.outcome.gotResponse {
 		return // hedges do not help, and other Tasks share the budget
 	}
-	c := a.selectHedgeServer(a.candidates)
-	searches := (c == nil || c.attempts > 0) && a.search.canStart(GluelessNames)
+	c := l.selectHedgeServer(l.candidates)
+	searches := (c == nil || c.attempts > 0) && l.search.canStart(GluelessNames)
 	switch {
-	case c == nil && !searches || !a.hedgeBudget.spendToken(!searches && a.isReliable(late)):
+	case c == nil && !searches || !l.hedgeBudget.spendToken(!searches && l.isReliable(late)):
 	case searches:
-		a.search.paidByBudget = a.search.startSearch(a.ctx, GluelessNames)
+		l.search.paidByBudget = l.search.startSearch(l.ctx, GluelessNames)
 	default:
-		a.sendQuery(c, reasonHedge, nil)
+		l.sendQuery(c, reasonHedge, nil)
 	}
 }
 
@@ -329,46 +329,46 @@ func (a *queryLoop) sendHedge(late *candidate) {
 //
 // It sends nothing if Task.SpendQuery returns an error, or if a hedge gets no slot. It also sends nothing if the answer
 // is needed only for hedges (Task.IsHedge) and the hedge budget is empty.
-func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
+func (l *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOptions) {
 	paid := why == reasonHedge // by the hedge budget
-	if !paid && a.IsHedge != nil && a.IsHedge() {
-		if paid = a.hedgeBudget.spendToken(false); !paid {
-			a.outcome.fatalErr = ErrNoHedgeBudget
+	if !paid && l.IsHedge != nil && l.IsHedge() {
+		if paid = l.hedgeBudget.spendToken(false); !paid {
+			l.outcome.fatalErr = ErrNoHedgeBudget
 			return
 		}
 	}
-	if a.SpendQuery != nil {
-		if err := a.SpendQuery(paid); err != nil {
+	if l.SpendQuery != nil {
+		if err := l.SpendQuery(paid); err != nil {
 			if paid {
-				a.hedgeBudget.refundToken()
+				l.hedgeBudget.refundToken()
 			}
 			if why != reasonHedge {
-				a.outcome.fatalErr = err
+				l.outcome.fatalErr = err
 			}
 			return
 		}
 	}
-	c, q := a.acquireSlots(c, why, repeated)
+	c, q := l.acquireSlots(c, why, repeated)
 	if q == nil {
 		if paid {
-			a.hedgeBudget.refundToken()
-			a.hedgeBudget.denied.Add(1)
+			l.hedgeBudget.refundToken()
+			l.hedgeBudget.denied.Add(1)
 		}
 		return
 	}
 	q.paidByBudget = paid
-	a.countQuery(c, q, why)
+	l.countQuery(c, q, why)
 	var taskDone chan struct{}
 	if q.state == stateWaiting {
-		if a.done == nil {
-			a.done = make(chan struct{})
+		if l.done == nil {
+			l.done = make(chan struct{})
 		}
-		taskDone = a.done
+		taskDone = l.done
 	}
-	a.queries = append(a.queries, q)
+	l.queries = append(l.queries, q)
 	defer func() { go q.sendAndReceive(taskDone) }() // even if Config.OnQueryStart panics
-	if began := a.conf.OnQueryStart; began != nil {
-		began(a.ctx, a.attemptInfo(q))
+	if began := l.conf.OnQueryStart; began != nil {
+		began(l.ctx, l.attemptInfo(q))
 	}
 }
 
@@ -378,18 +378,18 @@ func (a *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 //
 // It returns the query and its candidate. The candidate differs from c if the server of c has no free slot and another
 // candidate is better. The query is nil if the Pool is closed, or if the query is a hedge and a slot is missing.
-func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryOptions) (*candidate, *query) {
-	now := a.elapsed()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if why != reasonHedge && why != reasonRepeat && !c.slots.hasFreeSlot(a.maxPerServer) {
-		c = a.selectServer(a.candidates, now)
+func (l *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryOptions) (*candidate, *query) {
+	now := l.elapsed()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if why != reasonHedge && why != reasonRepeat && !c.slots.hasFreeSlot(l.maxPerServer) {
+		c = l.selectServer(l.candidates, now)
 	}
-	q := a.newQuery(c, why, repeated)
+	q := l.newQuery(c, why, repeated)
 	c.lastQuery = now
 	c.zoneHealth = q.zoneHealth
 	switch {
-	case a.closed:
+	case l.closed:
 		return c, nil
 	case q.tryAcquireSlots():
 		q.state = stateSent
@@ -399,23 +399,23 @@ func (a *queryLoop) acquireSlots(c *candidate, why queryReason, repeated *queryO
 	case why == reasonHedge:
 		return c, nil
 	}
-	a.wg.Add(1)
+	l.wg.Add(1)
 	return c, q
 }
 
 // newQuery creates a query to the candidate c, for the reason why, but does not send it. It acquires no slots. If the
 // query repeats an earlier one, for example over TCP, repeated has the options of the new query. Otherwise it is nil.
 // The caller must hold mu.
-func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
-	q := &query{Pool: a.Pool, querySetup: querySetup{
-		queryOptions: queryOptions{number: a.attempts, hedge: why == reasonHedge, withoutEDNS: !a.RequireSignatures && !a.PreferSignatures && a.elapsed() < c.server.noEDNSUntil},
-		zone:         a.zone, zoneQtype: a.zoneQtype, backoff: &a.zone.backoffs[a.group], zoneHealth: a.healthByZone.getOrCreateHealth(healthKey{c.addr, a.zoneQtype}, a.elapsed()),
-		candidate: c.index, server: c.server, addr: c.addr, wire: a.wire, inbox: &a.inbox, startedAt: time.Now(), hedgeDelay: c.hedgeDelay,
+func (l *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptions) *query {
+	q := &query{Pool: l.Pool, querySetup: querySetup{
+		queryOptions: queryOptions{number: l.attempts, hedge: why == reasonHedge, withoutEDNS: !l.RequireSignatures && !l.PreferSignatures && l.elapsed() < c.server.noEDNSUntil},
+		zone:         l.zone, zoneQtype: l.zoneQtype, backoff: &l.zone.backoffs[l.group], zoneHealth: l.healthByZone.getOrCreateHealth(healthKey{c.addr, l.zoneQtype}, l.elapsed()),
+		candidate: c.index, server: c.server, addr: c.addr, wire: l.wire, inbox: &l.inbox, startedAt: time.Now(), hedgeDelay: c.hedgeDelay,
 	}}
 	if repeated != nil {
 		q.queryOptions = *repeated
 	}
-	if c.slow && len(a.candidates) == 1 && a.search.canStart(GluelessNames) {
+	if c.slow && len(l.candidates) == 1 && l.search.canStart(GluelessNames) {
 		q.hedgeDelay = min(q.hedgeDelay, c.firstHedgeDelay) // FindServers may return a faster server
 	}
 	if q.tcp {
@@ -423,12 +423,12 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 	} else {
 		q.rto = min(c.rto<<c.attempts, max(maxRTO, c.rto))
 	}
-	q.hedgeable = !a.hedgeBudget.off && q.hedgeDelay < q.rto
+	q.hedgeable = !l.hedgeBudget.off && q.hedgeDelay < q.rto
 	if q.withoutEDNS {
-		if a.plainWire == nil {
-			a.plainWire = a.wire.WithoutEDNS()
+		if l.plainWire == nil {
+			l.plainWire = l.wire.WithoutEDNS()
 		}
-		q.wire = a.plainWire
+		q.wire = l.plainWire
 	}
 	return q
 }
@@ -437,39 +437,39 @@ func (a *queryLoop) newQuery(c *candidate, why queryReason, repeated *queryOptio
 // reason for the query.
 //
 // It also refills the hedge budget by a share of a token, unless the hedge budget has paid for the query.
-func (a *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
+func (l *queryLoop) countQuery(c *candidate, q *query, why queryReason) {
 	if why != reasonRepeat {
-		a.attempts++
+		l.attempts++
 	}
 	if !q.tcp {
 		c.attempts++
 	}
 	switch why {
 	case reasonHedge:
-		a.hedgesSent++
+		l.hedgesSent++
 	case reasonFailure:
-		a.counters.failovers.Add(1)
+		l.counters.failovers.Add(1)
 	case reasonTimeout:
-		a.counters.timeouts.Add(1)
+		l.counters.timeouts.Add(1)
 	}
 	if q.paidByBudget {
-		a.counters.hedges.Add(1)
+		l.counters.hedges.Add(1)
 	} else {
-		a.hedgeBudget.account.Deposit()
+		l.hedgeBudget.account.Deposit()
 	}
 }
 
 // attemptInfo returns a description of the query q, for Config.OnQueryStart and Config.OnQueryEnd.
-func (a *queryLoop) attemptInfo(q *query) Attempt {
+func (l *queryLoop) attemptInfo(q *query) Attempt {
 	return Attempt{
-		Name: a.Name, Type: a.Type, Zone: a.Zone, Server: q.addr,
+		Name: l.Name, Type: l.Type, Zone: l.Zone, Server: q.addr,
 		TCP: q.tcp, Attempt: q.number, Hedge: q.hedge || q.paidByBudget,
 	}
 }
 
 // handleEvent processes the event e of a query: it was sent, or it has ended. It returns the response of the query if
 // the Task accepts it. Otherwise it returns nil, and sends another query if one is due.
-func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
+func (l *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 	q := e.query
 	if !e.ended {
 		q.state = stateSent
@@ -479,43 +479,43 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 		q.state = stateEvicted
 		return nil
 	}
-	for i := range a.queries {
-		if a.queries[i] == q {
-			a.queries = append(a.queries[:i], a.queries[i+1:]...)
+	for i := range l.queries {
+		if l.queries[i] == q {
+			l.queries = append(l.queries[:i], l.queries[i+1:]...)
 			break
 		}
 	}
-	c := &a.candidates[q.candidate]
+	c := &l.candidates[q.candidate]
 	err := q.err
 	if q.msg != nil {
-		a.outcome.gotResponse = true
-		err = a.evaluateResponse(c, q)
+		l.outcome.gotResponse = true
+		err = l.evaluateResponse(c, q)
 	}
 	m := q.msg
 	q.msg = nil // it may be large, and abandoned queries keep it reachable
-	a.reportQueryEnd(q, err)
+	l.reportQueryEnd(q, err)
 	switch {
 	case err == nil:
 		if q.hedge {
-			a.counters.hedgeWins.Add(1)
+			l.counters.hedgeWins.Add(1)
 		}
 		return m
 	case err == errEDNSRejected && (q.tcp || c.attempts < maxAttempts):
 		repeated := q.queryOptions
 		repeated.withoutEDNS = true
-		a.sendQuery(c, reasonRepeat, &repeated)
+		l.sendQuery(c, reasonRepeat, &repeated)
 	case err == errTruncated && !q.tcp:
-		a.outcome.gotResponse = true
+		l.outcome.gotResponse = true
 		repeated := q.queryOptions
 		repeated.tcp = true
-		a.sendQuery(c, reasonRepeat, &repeated)
+		l.sendQuery(c, reasonRepeat, &repeated)
 	case errors.Is(err, os.ErrDeadlineExceeded) && !q.tcp || err == errTooManyForgeries || err == errEvicted:
-		if a.latestQuery() == nil && q.state != stateOverdue {
-			a.queryNextServer(reasonTimeout)
+		if l.latestQuery() == nil && q.state != stateOverdue {
+			l.queryNextServer(reasonTimeout)
 		}
 	default:
 		c.failed = true
-		a.queryNextServer(reasonFailure)
+		l.queryNextServer(reasonFailure)
 	}
 	return nil
 }
@@ -523,43 +523,43 @@ func (a *queryLoop) handleEvent(e queryEvent) *dns.Msg {
 // evaluateResponse checks the response to the query q with Task.CheckResponse. It returns nil if the Task accepts the
 // response, and otherwise the reason for the rejection. It also records whether the server of the candidate c is lame,
 // and whether it supports EDNS.
-func (a *queryLoop) evaluateResponse(c *candidate, q *query) error {
+func (l *queryLoop) evaluateResponse(c *candidate, q *query) error {
 	switch {
 	case q.withoutEDNS || !isEDNSRejected(q.msg):
-	case a.RequireSignatures:
-		return a.updateLameness(c, ErrUnsigned)
+	case l.RequireSignatures:
+		return l.updateLameness(c, ErrUnsigned)
 	default:
 		return errEDNSRejected
 	}
 	if q.withoutEDNS && !isEDNSRejected(q.msg) { // otherwise the server rejects the question itself
-		now := a.elapsed()
-		a.mu.Lock()
+		now := l.elapsed()
+		l.mu.Lock()
 		if c.server.noEDNSUntil <= now {
 			c.server.noEDNSUntil = now + noEDNSTime
 		}
-		a.mu.Unlock()
+		l.mu.Unlock()
 	}
-	endEarly := a.EndEarly
-	err := a.CheckResponse(q.msg, c.addr)
-	if a.EndEarly && !endEarly {
-		a.earlyEnd = a.elapsed() + earlyEndTime // the time without a server to query does not count
+	endEarly := l.EndEarly
+	err := l.CheckResponse(q.msg, c.addr)
+	if l.EndEarly && !endEarly {
+		l.earlyEnd = l.elapsed() + earlyEndTime // the time without a server to query does not count
 	}
 	if err == ErrLame {
-		a.counters.lame.Add(1)
+		l.counters.lame.Add(1)
 	}
 	if err == nil && !c.hasLameRecord || isEDNSRejected(q.msg) {
 		return err
 	}
-	return a.updateLameness(c, err)
+	return l.updateLameness(c, err)
 }
 
 // updateLameness records how the server of the candidate c has responded: err is the result of Task.CheckResponse, and
 // is returned. Afterwards c.lame is true if other servers are preferred for the name of the Task.
-func (a *queryLoop) updateLameness(c *candidate, err error) error {
-	key, now := lameKey{a.Zone, c.addr}, a.elapsed()
-	a.mu.Lock()
-	c.lame = a.lame.recordResponse(key, a.Name, err, now)
-	a.mu.Unlock()
+func (l *queryLoop) updateLameness(c *candidate, err error) error {
+	key, now := lameKey{l.Zone, c.addr}, l.elapsed()
+	l.mu.Lock()
+	c.lame = l.lame.recordResponse(key, l.Name, err, now)
+	l.mu.Unlock()
 	c.hasLameRecord = err != nil
 	return err
 }
@@ -578,64 +578,64 @@ func isEDNSRejected(m *dns.Msg) bool {
 
 // reportQueryEnd calls Config.OnQueryEnd for a query that has ended with err. It also records whether any query has
 // left this machine, because a Task without such a query ends with a LocalError.
-func (a *queryLoop) reportQueryEnd(q *query, err error) {
+func (l *queryLoop) reportQueryEnd(q *query, err error) {
 	switch {
 	case !q.writtenAt.IsZero():
-		a.outcome.sentAny = true
+		l.outcome.sentAny = true
 	case err != ErrNoServers: // ErrNoServers: it has waited for slots without success
-		a.outcome.localErr = err
+		l.outcome.localErr = err
 	}
-	if ended := a.conf.OnQueryEnd; ended != nil {
-		ended(a.ctx, a.attemptInfo(q), time.Since(q.startedAt), err)
+	if ended := l.conf.OnQueryEnd; ended != nil {
+		ended(l.ctx, l.attemptInfo(q), time.Since(q.startedAt), err)
 	}
 }
 
 // addFoundServers adds the servers that a search has found to the candidates. It then queries one of them in two cases:
 // the Task needs a server now, or a token was spent for a hedge to a found server. If the search has found no new
 // allowed address, it starts another one.
-func (a *queryLoop) addFoundServers(x searchResult) {
-	s := &a.search
-	n := len(a.candidates)
-	a.candidates = a.addCandidates(a.Task, a.zoneQtype, a.candidates, x.servers)
+func (l *queryLoop) addFoundServers(x searchResult) {
+	s := &l.search
+	n := len(l.candidates)
+	l.candidates = l.addCandidates(l.Task, l.zoneQtype, l.candidates, x.servers)
 	switch {
 	case len(x.servers) == 0:
 		s.exhaustedScope, s.err = x.scope, x.err
-	case len(a.candidates) == n: // no new allowed address
-		if s.startSearch(a.ctx, x.scope) {
+	case len(l.candidates) == n: // no new allowed address
+		if s.startSearch(l.ctx, x.scope) {
 			return
 		}
 	}
 	paid, needed := s.paidByBudget, s.isUrgent
 	s.paidByBudget, s.isUrgent = false, false
-	if paid && (len(a.candidates) == n || needed) {
-		a.hedgeBudget.refundToken()
+	if paid && (len(l.candidates) == n || needed) {
+		l.hedgeBudget.refundToken()
 	}
 	switch {
-	case a.hasStoppedSending():
-	case needed && (len(a.candidates) > n || len(a.queries) == 0):
-		a.queryNextServer(reasonFailure)
-	case paid && len(a.candidates) > n:
-		if c := a.selectHedgeServer(a.candidates); c != nil {
-			a.sendQuery(c, reasonHedge, nil)
+	case l.hasStoppedSending():
+	case needed && (len(l.candidates) > n || len(l.queries) == 0):
+		l.queryNextServer(reasonFailure)
+	case paid && len(l.candidates) > n:
+		if c := l.selectHedgeServer(l.candidates); c != nil {
+			l.sendQuery(c, reasonHedge, nil)
 		}
 	}
 }
 
 // failTask ends a Task that has no acceptable response: it returns the error of the Task, and may start a backoff of
 // the zone.
-func (a *queryLoop) failTask() error {
-	if a.outcome.fatalErr == ErrNoHedgeBudget || errors.Is(a.search.err, ErrNoHedgeBudget) {
+func (l *queryLoop) failTask() error {
+	if l.outcome.fatalErr == ErrNoHedgeBudget || errors.Is(l.search.err, ErrNoHedgeBudget) {
 		return ErrNoHedgeBudget // it does not concern the servers
 	}
-	unresponsive := a.backOffIfUnresponsive()
-	o := &a.outcome
+	unresponsive := l.backOffIfUnresponsive()
+	o := &l.outcome
 	switch {
 	case o.fatalErr != nil:
 		return o.fatalErr
-	case a.EndEarly && o.gotResponse && a.hasUnqueriedServers():
+	case l.EndEarly && o.gotResponse && l.hasUnqueriedServers():
 		return ErrEndedEarly
-	case a.search.err != nil && !unresponsive:
-		return a.search.err
+	case l.search.err != nil && !unresponsive:
+		return l.search.err
 	case o.localErr != nil && !o.sentAny:
 		return &LocalError{o.localErr}
 	}
@@ -643,8 +643,8 @@ func (a *queryLoop) failTask() error {
 }
 
 // hasUnqueriedServers reports whether the Task knows a server that it has not queried, or is searching for one.
-func (a *queryLoop) hasUnqueriedServers() bool {
-	return a.search.running || slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.attempts == 0 })
+func (l *queryLoop) hasUnqueriedServers() bool {
+	return l.search.running || slices.ContainsFunc(l.candidates, func(c candidate) bool { return c.attempts == 0 })
 }
 
 // backOffIfUnresponsive starts or extends a backoff of the zone if all its known servers were queried and none has
@@ -653,21 +653,21 @@ func (a *queryLoop) hasUnqueriedServers() bool {
 //
 // If one of the servers has answered before, it starts none for the first unanswered name (see recordUnansweredName). It
 // never starts one for a minimised name. A server may drop only such questions.
-func (a *queryLoop) backOffIfUnresponsive() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.recordSentQueries()
-	if !a.allUnresponsive() {
+func (l *queryLoop) backOffIfUnresponsive() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.recordSentQueries()
+	if !l.allUnresponsive() {
 		return false
 	}
-	if a.Minimised {
+	if l.Minimised {
 		return true
 	}
-	now, r := a.elapsed(), &a.zone.backoffs[a.group]
+	now, r := l.elapsed(), &l.zone.backoffs[l.group]
 	switch {
-	case !a.outcome.backedOff:
-		a.outcome.backedOff = true
-		r.recordUnansweredName(a.Name, slices.ContainsFunc(a.candidates, func(c candidate) bool { return c.hasAnswered }), now)
+	case !l.outcome.backedOff:
+		l.outcome.backedOff = true
+		r.recordUnansweredName(l.Name, slices.ContainsFunc(l.candidates, func(c candidate) bool { return c.hasAnswered }), now)
 	case r.avoidUntil > now:
 		r.avoidUntil = now + zoneBackoffTime // all are still unresponsive
 	}
@@ -675,22 +675,22 @@ func (a *queryLoop) backOffIfUnresponsive() bool {
 }
 
 // recordSentQueries sets outcome.sentAny if an unfinished query has a connection. The caller must hold mu.
-func (a *queryLoop) recordSentQueries() {
-	if slices.ContainsFunc(a.queries, func(q *query) bool { return q.conn != nil }) {
-		a.outcome.sentAny = true
+func (l *queryLoop) recordSentQueries() {
+	if slices.ContainsFunc(l.queries, func(q *query) bool { return q.conn != nil }) {
+		l.outcome.sentAny = true
 	}
 }
 
 // allUnresponsive reports whether all candidates were queried, and none has responded to this Task. It is false if a
 // candidate has answered another Task since the start of this one, or if no query has left this machine. The caller
 // must hold mu.
-func (a *queryLoop) allUnresponsive() bool {
-	if a.outcome.gotResponse || !a.outcome.sentAny || len(a.candidates) == 0 {
+func (l *queryLoop) allUnresponsive() bool {
+	if l.outcome.gotResponse || !l.outcome.sentAny || len(l.candidates) == 0 {
 		return false
 	}
-	for i := range a.candidates {
-		c := &a.candidates[i]
-		if c.attempts == 0 || c.lastAnswer > a.beganAt {
+	for i := range l.candidates {
+		c := &l.candidates[i]
+		if c.attempts == 0 || c.lastAnswer > l.beganAt {
 			return false
 		}
 	}
@@ -702,30 +702,30 @@ func (a *queryLoop) allUnresponsive() bool {
 //
 // Its unfinished queries become losers, whose answers are not needed. They may continue for a while, to measure the
 // servers. They are reported to Config.OnQueryEnd with err, or with race.ErrLost if err is nil.
-func (a *queryLoop) endTask(err error) {
-	a.timer.Stop()
-	if a.search.running && a.search.paidByBudget {
-		a.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
+func (l *queryLoop) endTask(err error) {
+	l.timer.Stop()
+	if l.search.running && l.search.paidByBudget {
+		l.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
 	}
-	if stop := a.search.stop; stop != nil {
+	if stop := l.search.stop; stop != nil {
 		time.AfterFunc(answerTimeout, stop) // until then, its result is useful for other Tasks
 	}
-	if a.done != nil {
-		close(a.done)
+	if l.done != nil {
+		close(l.done)
 	}
-	now := a.elapsed()
-	a.mu.Lock()
-	for _, q := range a.queries {
+	now := l.elapsed()
+	l.mu.Lock()
+	for _, q := range l.queries {
 		q.abandonQuery()
 	}
-	a.zones.releaseZone(a.zone, now)
-	a.mu.Unlock()
-	if ended := a.conf.OnQueryEnd; ended != nil {
+	l.zones.releaseZone(l.zone, now)
+	l.mu.Unlock()
+	if ended := l.conf.OnQueryEnd; ended != nil {
 		if err == nil {
 			err = race.ErrLost
 		}
-		for _, q := range a.queries {
-			ended(a.ctx, a.attemptInfo(q), time.Since(q.startedAt), err)
+		for _, q := range l.queries {
+			ended(l.ctx, l.attemptInfo(q), time.Since(q.startedAt), err)
 		}
 	}
 }

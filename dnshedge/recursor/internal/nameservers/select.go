@@ -46,17 +46,17 @@ type candidate struct {
 // addCandidates returns the candidates in old, and a new candidate for each address in all. It omits addresses that old
 // already has, and addresses to which the Task t may not send queries. zoneQtype identifies the zone and the group of
 // query types of t.
-func (f *Pool) addCandidates(t *Task, zoneQtype zoneQtypeID, old []candidate, all []netip.AddrPort) []candidate {
-	now := f.elapsed()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (p *Pool) addCandidates(t *Task, zoneQtype zoneQtypeID, old []candidate, all []netip.AddrPort) []candidate {
+	now := p.elapsed()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if old == nil {
 		old = make([]candidate, 0, len(all))
 	}
 next:
 	for _, at := range all {
 		at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-		if !f.conf.isAllowedAddress(at, t.PrivateOK) {
+		if !p.conf.isAllowedAddress(at, t.PrivateOK) {
 			continue
 		}
 		for i := range old {
@@ -64,25 +64,25 @@ next:
 				continue next
 			}
 		}
-		s := f.servers.getOrCreateServer(at, now)
+		s := p.servers.getOrCreateServer(at, now)
 		c := candidate{server: s, index: len(old), addr: at, hasAnswered: s.hasAnswered(), hasSentBogus: slices.Contains(t.Avoid, at)}
-		c.zoneHealth, c.unansweredZonesHealth = f.healthByZone.all[healthKey{at, zoneQtype}], f.healthByZone.all[healthKey{at, unansweredZones}]
-		if record, ok := f.lame.all[lameKey{t.Zone, at}]; ok {
+		c.zoneHealth, c.unansweredZonesHealth = p.healthByZone.all[healthKey{at, zoneQtype}], p.healthByZone.all[healthKey{at, unansweredZones}]
+		if record, ok := p.lame.all[lameKey{t.Zone, at}]; ok {
 			c.hasLameRecord, c.lame = true, record.isLameFor(t.Name, now)
 		}
-		unknownRTT := f.firstRTTs.median
-		c.firstHedgeDelay = f.firstRTTs.hedgeDelay
+		unknownRTT := p.firstRTTs.median
+		c.firstHedgeDelay = p.firstRTTs.hedgeDelay
 		if c.hasAnswered {
 			c.expectedRTT = s.expectedRTT(now, unknownRTT)
 			c.hedgeDelay = rtt.Estimate[float32]{SRTT: c.expectedRTT, RTTVAR: s.rtt.RTTVAR}.UpperBound(float32(rttGranularity), minHedgeDelay)
 			c.rto = min(2*c.hedgeDelay, maxRTO)
-			c.slow = c.expectedRTT > float32(f.firstRTTs.hedgeDelay)
+			c.slow = c.expectedRTT > float32(p.firstRTTs.hedgeDelay)
 		} else {
 			c.expectedRTT = float32(unknownRTT) * (0.8 + 0.4*rand.Float32())
 			if s.slots.used > 0 {
 				c.expectedRTT = max(c.expectedRTT, float32(now-s.lastQuery)) // its first answer takes at least this long
 			}
-			c.hedgeDelay, c.rto = f.firstRTTs.hedgeDelay, max(initialRTO, f.firstRTTs.hedgeDelay)
+			c.hedgeDelay, c.rto = p.firstRTTs.hedgeDelay, max(initialRTO, p.firstRTTs.hedgeDelay)
 		}
 		old = append(old, c)
 	}
@@ -92,12 +92,12 @@ next:
 // selectServer returns the best of the candidates in all for the next query of a Task, according to their
 // candidateRank. A candidate with fewer queries is preferred, unless it is in backoff, lame or without a free slot. The
 // result is nil if all candidates have failed or were queried maxAttempts times. The caller must hold mu.
-func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
+func (p *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	var best *candidate
 	var bestRank candidateRank
 	for i := range all {
 		if c := &all[i]; !c.failed && c.attempts < maxAttempts {
-			if r := f.rankCandidate(c, now); best == nil || r.isBetterThan(bestRank) {
+			if r := p.rankCandidate(c, now); best == nil || r.isBetterThan(bestRank) {
 				best, bestRank = c, r
 			}
 		}
@@ -110,21 +110,21 @@ func (f *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 //
 // It prefers servers that have no query of this Task yet, and among these a server that has never answered. If there
 // are none, it returns a server with one query. If this server usually answers, that query was probably lost.
-func (f *Pool) selectHedgeServer(all []candidate) *candidate {
-	now := f.elapsed()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (p *Pool) selectHedgeServer(all []candidate) *candidate {
+	now := p.elapsed()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	least := classFull
 	for i := range all {
 		if c := &all[i]; !c.failed {
-			least = min(least, f.rankCandidate(c, now).class)
+			least = min(least, p.rankCandidate(c, now).class)
 		}
 	}
 	var best *candidate
 	var bestRank candidateRank
 	for i := range all {
 		c := &all[i]
-		r := f.rankCandidate(c, now)
+		r := p.rankCandidate(c, now)
 		r.answeredBefore = c.hasAnswered
 		switch {
 		case c.failed || r.class > least || r.class == classFull:
@@ -139,9 +139,9 @@ func (f *Pool) selectHedgeServer(all []candidate) *candidate {
 // isReliable reports whether the server of the candidate c probably answers a hedge. It must have answered the Pool
 // before the Task began, and must have answered the latest query about the zone. Servers of an attacker may answer for
 // one zone only.
-func (f *Pool) isReliable(c *candidate) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (p *Pool) isReliable(c *candidate) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	return c.hasAnswered && c.zoneHealth != nil && c.zoneHealth.hasAnswered && c.zoneHealth.unansweredCount == 0
 }
 
@@ -183,14 +183,14 @@ func (r candidateRank) isBetterThan(o candidateRank) bool {
 
 // rankCandidate returns the preference for the candidate c as the server of a query at the time now. The caller must
 // hold mu.
-func (f *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
+func (p *Pool) rankCandidate(c *candidate, now time.Duration) candidateRank {
 	r := candidateRank{round: c.attempts, expectedRTT: c.expectedRTT, rttvar: c.rtt.RTTVAR}
 	switch {
-	case !c.slots.hasFreeSlot(f.maxPerServer):
+	case !c.slots.hasFreeSlot(p.maxPerServer):
 		r.class = classFull
 	case c.lame:
 		r.class = classLame
-	case now < c.avoidUntil || now < f.families[familyIndex(c.addr)].avoidUntil:
+	case now < c.avoidUntil || now < p.families[familyIndex(c.addr)].avoidUntil:
 		r.class = classBackedOff
 	case c.zoneHealth != nil && now < c.zoneHealth.avoidUntil:
 		r.class = classBackedOff

@@ -110,33 +110,33 @@ func newFirstRTTEstimator(quantile float64) *firstRTTEstimator {
 
 // addSample adds took, the round trip time of the first answer of a server, at the time now. It updates the estimates
 // after each updateInterval samples.
-func (c *firstRTTEstimator) addSample(now time.Time, took time.Duration) {
-	c.window.Add(now, took)
-	c.newSamples++
-	if c.sampleCount = min(c.sampleCount+1, minSamples); c.sampleCount == minSamples && c.newSamples >= updateInterval {
-		c.updateQuantiles()
+func (e *firstRTTEstimator) addSample(now time.Time, took time.Duration) {
+	e.window.Add(now, took)
+	e.newSamples++
+	if e.sampleCount = min(e.sampleCount+1, minSamples); e.sampleCount == minSamples && e.newSamples >= updateInterval {
+		e.updateQuantiles()
 	}
 }
 
-// mergeSamples adds the exported samples in window, so that a new Pool has estimates at once. It does nothing if c
+// mergeSamples adds the exported samples in window, so that a new Pool has estimates at once. It does nothing if e
 // already has as many samples as window.
-func (c *firstRTTEstimator) mergeSamples(window *sketch.Window) {
-	if c.window.Len() >= window.Len() {
+func (e *firstRTTEstimator) mergeSamples(window *sketch.Window) {
+	if e.window.Len() >= window.Len() {
 		return
 	}
-	c.window.Merge(window)
-	if c.sampleCount = min(c.window.Len(), minSamples); c.sampleCount == minSamples {
-		c.updateQuantiles()
+	e.window.Merge(window)
+	if e.sampleCount = min(e.window.Len(), minSamples); e.sampleCount == minSamples {
+		e.updateQuantiles()
 	}
 }
 
 // updateQuantiles recomputes the expected round trip time (median) and the hedge delay of unknown servers from the
 // samples. Neither exceeds maxFirstRTT.
-func (c *firstRTTEstimator) updateQuantiles() {
-	c.newSamples = 0
-	c.median, _ = c.window.Quantile(0.5)
-	c.hedgeDelay, _ = c.window.Quantile(c.quantile)
-	c.median, c.hedgeDelay = min(c.median, maxFirstRTT), min(c.hedgeDelay, maxFirstRTT)
+func (e *firstRTTEstimator) updateQuantiles() {
+	e.newSamples = 0
+	e.median, _ = e.window.Quantile(0.5)
+	e.hedgeDelay, _ = e.window.Quantile(e.quantile)
+	e.median, e.hedgeDelay = min(e.median, maxFirstRTT), min(e.hedgeDelay, maxFirstRTT)
 }
 
 // A semaphore limits the queries in flight. It has a number of slots, and each query in flight uses one of them. Waiting

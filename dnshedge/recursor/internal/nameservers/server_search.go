@@ -52,10 +52,10 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 	if !s.canStart(e) {
 		return false
 	}
-	f := s.pool
-	f.mu.Lock()
-	ok := f.addGoroutine()
-	f.mu.Unlock()
+	p := s.pool
+	p.mu.Lock()
+	ok := p.addGoroutine()
+	p.mu.Unlock()
 	if !ok {
 		return false
 	}
@@ -63,7 +63,7 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 		s.results = make(chan searchResult, 1)
 		var cancel context.CancelFunc
 		s.ctx, cancel = context.WithCancel(context.WithoutCancel(ctx))
-		stop := context.AfterFunc(f.ctx, cancel)
+		stop := context.AfterFunc(p.ctx, cancel)
 		s.stop = func() { stop(); cancel() }
 	}
 	s.calls++
@@ -73,7 +73,7 @@ func (s *serverSearch) startSearch(ctx context.Context, e SearchScope) bool {
 		close(s.urgentChan)
 	}
 	go func(ctx context.Context, need <-chan struct{}, results chan<- searchResult) {
-		defer f.wg.Done()
+		defer p.wg.Done()
 		servers, err := s.findServers(ctx, e, need)
 		results <- searchResult{servers, err, e}
 	}(s.ctx, s.urgentChan, s.results)

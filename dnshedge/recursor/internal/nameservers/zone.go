@@ -37,11 +37,11 @@ const (
 //
 // answeredBefore is true if at least one of the servers has answered before. The backoff then starts only with the
 // second name, because a working server may drop the queries for a single name. Otherwise it starts at once.
-func (r *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now time.Duration) {
-	if !answeredBefore || r.name != "" && r.name != name && now-r.unansweredAt < unansweredNameTime {
-		r.avoidUntil = now + zoneBackoffTime
+func (b *zoneBackoff) recordUnansweredName(name string, answeredBefore bool, now time.Duration) {
+	if !answeredBefore || b.name != "" && b.name != name && now-b.unansweredAt < unansweredNameTime {
+		b.avoidUntil = now + zoneBackoffTime
 	}
-	r.name, r.unansweredAt = name, now
+	b.name, b.unansweredAt = name, now
 }
 
 // isIdle reports whether the state of a zone is worthless once the zone is not queried any more, so that it can be
@@ -119,8 +119,8 @@ const maxFailures = 4
 
 // isLameFor reports whether queries about a name should go to other servers at the time now. This is so if the server
 // is lame for the zone, or has refused the name.
-func (m *lameness) isLameFor(name string, now time.Duration) bool {
-	return now < m.avoidUntil || m.refused == name && now-m.refusedAt < lameTime
+func (l *lameness) isLameFor(name string, now time.Duration) bool {
+	return now < l.avoidUntil || l.refused == name && now-l.refusedAt < lameTime
 }
 
 // recordResponse updates the lameness of the server and zone in k after a response for a name. err is the result of
@@ -151,27 +151,27 @@ func (t *lameTable) recordResponse(k lameKey, name string, err error, now time.D
 
 // recordRefusal records that the server has refused to answer for a name, or has not signed its answer: the response
 // was rejected with ErrLame or ErrUnsigned. After two different names in a row, the server is lame for the zone.
-func (m *lameness) recordRefusal(name string, now time.Duration) {
-	if m.refused != "" && m.refused != name && !m.answered {
-		m.avoidUntil = now + lameTime
+func (l *lameness) recordRefusal(name string, now time.Duration) {
+	if l.refused != "" && l.refused != name && !l.answered {
+		l.avoidUntil = now + lameTime
 	}
-	m.refused, m.refusedAt, m.lastFailure, m.answered = name, now, now, false
+	l.refused, l.refusedAt, l.lastFailure, l.answered = name, now, now, false
 }
 
 // recordFailure records that the server has failed to answer a question for a name: its response was rejected with
 // ErrFailed. After maxFailures different names in a row, the server is lame for the zone.
-func (m *lameness) recordFailure(name string, now time.Duration) {
-	m.lastFailure, m.answered = now, false
-	for i, old := range m.failed {
+func (l *lameness) recordFailure(name string, now time.Duration) {
+	l.lastFailure, l.answered = now, false
+	for i, old := range l.failed {
 		switch {
 		case old == name:
 			return
 		case old == "":
-			m.failed[i] = name
+			l.failed[i] = name
 			return
 		}
 	}
-	m.avoidUntil, m.failed = now+lameTime, [maxFailures - 1]string{}
+	l.avoidUntil, l.failed = now+lameTime, [maxFailures - 1]string{}
 }
 
 // storeRecord stores m as the record of the server and zone in k. If the table is full, it first evicts an old record.
