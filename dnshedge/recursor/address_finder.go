@@ -71,12 +71,13 @@ type lookupResult struct {
 	err      error
 }
 
-// newAddressFinder returns an addressFinder for one question to the servers of the zone z, which the lookup l asks. j
-// selects the responses to the question. n is the node of the wait-for graph that waits for lookups of server names.
+// newAddressFinder returns an addressFinder for one question to the servers of the zone z, which the lookup l asks.
+// selector selects the responses to the question. n is the node of the wait-for graph that waits for lookups of server
+// names.
 //
 // The addresses that are known without a lookup are already in the field returned. The queries must start with them.
-func newAddressFinder(l *lookup, z *delegation, j *responseSelector, n *waitgraph.Node) *addressFinder {
-	f := &addressFinder{lookup: l, zone: z, selector: j, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
+func newAddressFinder(l *lookup, z *delegation, selector *responseSelector, n *waitgraph.Node) *addressFinder {
+	f := &addressFinder{lookup: l, zone: z, selector: selector, node: n, gluelessNames: z.names[:z.gluelessCount], returned: z.addrs[:len(z.addrs):len(z.addrs)]}
 	f.findCachedAddresses()
 	return f
 }
@@ -409,9 +410,9 @@ type nameLookup struct {
 
 // hasGlueIn reports whether the delegation z has an address (glue) for the server name and address type of the lookup.
 // The lookup is then unnecessary.
-func (f *nameLookup) hasGlueIn(z *delegation) bool {
-	return slices.ContainsFunc(z.glueAddresses(f.Key.name), func(a netip.Addr) bool {
-		return f.Key.qtype == dns.TypeA && a.Is4() || f.Key.qtype == dns.TypeAAAA && a.Is6()
+func (n *nameLookup) hasGlueIn(z *delegation) bool {
+	return slices.ContainsFunc(z.glueAddresses(n.Key.name), func(a netip.Addr) bool {
+		return n.Key.qtype == dns.TypeA && a.Is4() || n.Key.qtype == dns.TypeAAAA && a.Is6()
 	})
 }
 

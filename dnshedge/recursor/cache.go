@@ -333,14 +333,14 @@ const zoneReferenceSize = 64
 
 // addReference records that one more cache entry refers to the delegation z, which also keeps its parent zones alive.
 // It returns the memory that this adds, in bytes. It is 0 if z is nil or already has references.
-func (h zoneReferences) addReference(z *delegation) (added int64) {
+func (r zoneReferences) addReference(z *delegation) (added int64) {
 	for z != nil {
-		if old := h[z.chain]; old != nil {
+		if old := r[z.chain]; old != nil {
 			old.refs++
 			return added
 		}
 		kept := &zoneReference{size: z.memorySize() + zoneReferenceSize, refs: 1}
-		h[z.chain] = kept
+		r[z.chain] = kept
 		added += kept.size
 		z = z.parentDelegation()
 	}
@@ -349,13 +349,13 @@ func (h zoneReferences) addReference(z *delegation) (added int64) {
 
 // removeReference records that one cache entry fewer refers to the delegation z. It returns the memory of z and its
 // parent zones that this frees, in bytes. It is 0 if z is nil or still has references.
-func (h zoneReferences) removeReference(z *delegation) (freed int64) {
+func (r zoneReferences) removeReference(z *delegation) (freed int64) {
 	for z != nil {
-		kept := h[z.chain]
+		kept := r[z.chain]
 		if kept.refs--; kept.refs > 0 {
 			return freed
 		}
-		delete(h, z.chain)
+		delete(r, z.chain)
 		freed += kept.size
 		z = z.parentDelegation()
 	}

@@ -85,31 +85,31 @@ func parseDelegation(zone, parent string, ns, extra []dns.RR, now time.Time) *de
 	return z
 }
 
-// hasSameServers reports whether the delegations z and o have the same zone, server names and addresses, in any order.
-func (z *delegation) hasSameServers(o *delegation) bool {
+// hasSameServers reports whether the delegations d and o have the same zone, server names and addresses, in any order.
+func (d *delegation) hasSameServers(o *delegation) bool {
 	same := func(a, b []string) bool {
 		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 	}
 	addrs := func(z *delegation) []netip.AddrPort {
 		return slices.SortedFunc(slices.Values(z.addrs), netip.AddrPort.Compare)
 	}
-	return z.zone == o.zone && same(z.names, o.names) && slices.Equal(addrs(z), addrs(o))
+	return d.zone == o.zone && same(d.names, o.names) && slices.Equal(addrs(d), addrs(o))
 }
 
 // glueAddresses returns the addresses in the glue of the delegation for the server with the given name.
-func (z *delegation) glueAddresses(name string) []netip.Addr {
+func (d *delegation) glueAddresses(name string) []netip.Addr {
 	var addrs []netip.Addr
-	for i, owner := range z.glueOwners {
+	for i, owner := range d.glueOwners {
 		if owner == name {
-			addrs = append(addrs, z.addrs[i].Addr())
+			addrs = append(addrs, d.addrs[i].Addr())
 		}
 	}
 	return addrs
 }
 
-// parentDelegation returns the delegation of the parent zone whose servers have sent the referral to z. It returns nil
-// if z does not come from a referral.
-func (z *delegation) parentDelegation() *delegation { return zoneDelegation(z.chain.Parent) }
+// parentDelegation returns the delegation of the parent zone whose servers have sent the referral to d. It returns nil
+// if d does not come from a referral.
+func (d *delegation) parentDelegation() *delegation { return zoneDelegation(d.chain.Parent) }
 
 // zoneDelegation returns the delegation, with the servers, that belongs to the zone z of package chain. It returns nil
 // if z is nil.
@@ -126,12 +126,12 @@ const (
 )
 
 // memorySize returns the estimated memory of the delegation, in bytes.
-func (z *delegation) memorySize() int64 {
-	n := 256 + int64(len(z.zone)) + 48*int64(cap(z.addrs))
-	for _, names := range [...][]string{z.names, z.glueOwners} {
+func (d *delegation) memorySize() int64 {
+	n := 256 + int64(len(d.zone)) + 48*int64(cap(d.addrs))
+	for _, names := range [...][]string{d.names, d.glueOwners} {
 		for _, name := range names {
 			n += 32 + int64(len(name))
 		}
 	}
-	return n + estimateRecordMemory(z.chain.DSEvidence)
+	return n + estimateRecordMemory(d.chain.DSEvidence)
 }

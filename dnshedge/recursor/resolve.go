@@ -211,8 +211,8 @@ type zoneAnswer struct {
 }
 
 // clone returns a copy of the answer whose records the caller may change.
-func (s zoneAnswer) clone() zoneAnswer {
-	return zoneAnswer{s.parsedResponse.clone(), s.cnameHint.clone()}
+func (a zoneAnswer) clone() zoneAnswer {
+	return zoneAnswer{a.parsedResponse.clone(), a.cnameHint.clone()}
 }
 
 // clone returns a copy of the response whose records the caller may change. The clone of nil is nil.
@@ -371,13 +371,13 @@ type validationBudget struct {
 //
 // It follows referrals, because the servers may serve a child zone, too. If a limit is reached, the error is a
 // *validate.Reason.
-func (p validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
+func (b validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
 	stack.GrowTo16KiB()
-	l := &lookup{core: p.core, budget: p.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoidServers: avoid}
+	l := &lookup{core: b.core, budget: b.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoidServers: avoid}
 	at, q := z.Servers.(*delegation), question{name: name, qtype: qtype, do: true}
 	r, err := l.queryZone(ctx, at, q, true)
-	for ; err == nil && r.kind == kindReferral && l.referrals < p.limits.Referrals; l.referrals++ { // the servers may serve a child zone too
-		at = p.core.cache.addDelegation(r.referral, time.Now())
+	for ; err == nil && r.kind == kindReferral && l.referrals < b.limits.Referrals; l.referrals++ { // the servers may serve a child zone too
+		at = b.core.cache.addDelegation(r.referral, time.Now())
 		r, err = l.queryZone(ctx, at, q, true)
 	}
 	limit := (*limitError)(nil)
@@ -424,21 +424,21 @@ func (l *lookup) newSynthesizer(q question) *synthesizer {
 // synthesizeOrPrefetchKeys returns an answer from cached DNSSEC proofs, like synthesizeAnswer, if the proofs determine
 // it. Otherwise it returns nil, and starts to look up the keys of the zone z. They are then known when the answer must
 // be validated.
-func (k *synthesizer) synthesizeOrPrefetchKeys(z *delegation) *parsedResponse {
-	if r := k.synthesizeAnswer(z); r != nil {
+func (s *synthesizer) synthesizeOrPrefetchKeys(z *delegation) *parsedResponse {
+	if r := s.synthesizeAnswer(z); r != nil {
 		return r
 	}
-	if k.validator.ShouldValidate(k.q.name, k.q.qtype) {
-		k.validator.PrefetchKeys(k.validationBudget, z.chain)
+	if s.validator.ShouldValidate(s.q.name, s.q.qtype) {
+		s.validator.PrefetchKeys(s.validationBudget, z.chain)
 	}
 	return nil
 }
 
 // synthesizeAnswer returns an answer to the question from the cached DNSSEC proofs of the zone z and of zones below it
 // (RFC 8198). It returns nil if the proofs do not determine the answer.
-func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
-	q := k.q
-	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, q.name, q.qtype)
+func (s *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
+	q := s.q
+	found, ok := s.validator.Synthesize(s.validationBudget.Validation(), z.zone, q.name, q.qtype)
 	if !ok {
 		return nil
 	}
@@ -452,15 +452,15 @@ func (k *synthesizer) synthesizeAnswer(z *delegation) *parsedResponse {
 			r.aliasTarget = dnsname.ToLower(alias.Target)
 		}
 	}
-	k.questionBudget.synthesized.Add(1)
+	s.questionBudget.synthesized.Add(1)
 	return r
 }
 
 // canSkipLabel reports whether a query with a minimised name (RFC 9156) is unnecessary, because a cached proof answers
 // it with NODATA. The name then exists and is no zone cut, so the next query can have one more label. z is the zone to
 // which the query would be sent.
-func (k *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
-	found, ok := k.validator.Synthesize(k.validationBudget.Validation(), z.zone, minimised.name, minimised.qtype)
+func (s *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
+	found, ok := s.validator.Synthesize(s.validationBudget.Validation(), z.zone, minimised.name, minimised.qtype)
 	return ok && found.Kind == validate.NoData
 }
 
@@ -468,13 +468,13 @@ func (k *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
 // minimised (RFC 9156).
 //
 // If they prove that this name does not exist, no name below it exists either (RFC 8020). It then returns the answer to
-// the full question. Otherwise it returns nil, also if k is nil.
-func (k *synthesizer) cacheMinimisedDenial(ctx context.Context, minimised question, z *delegation, r *parsedResponse) *parsedResponse {
-	if k == nil || k.badSignatures || r.kind != kindAnswer {
+// the full question. Otherwise it returns nil, also if s is nil.
+func (s *synthesizer) cacheMinimisedDenial(ctx context.Context, minimised question, z *delegation, r *parsedResponse) *parsedResponse {
+	if s == nil || s.badSignatures || r.kind != kindAnswer {
 		return nil
 	}
-	if k.badSignatures = !k.validator.CacheMinimisedDenial(ctx, k.validationBudget, &r.Response); k.badSignatures || r.Rcode != dns.RcodeNameError {
+	if s.badSignatures = !s.validator.CacheMinimisedDenial(ctx, s.validationBudget, &r.Response); s.badSignatures || r.Rcode != dns.RcodeNameError {
 		return nil
 	}
-	return k.synthesizeAnswer(z)
+	return s.synthesizeAnswer(z)
 }

@@ -32,30 +32,30 @@ type responseSelector struct {
 }
 
 // checkResponse accepts or rejects the response m from a server; an error rejects it. It implements
-// nameservers.Task.CheckResponse. It stores an accepted response in j.selected, and may keep a rejected response as the
+// nameservers.Task.CheckResponse. It stores an accepted response in s.selected, and may keep a rejected response as the
 // fallback.
-func (j *responseSelector) checkResponse(m *dns.Msg, from netip.AddrPort) error {
-	j.refused = j.refused || m.Rcode == dns.RcodeRefused
-	r := readResponse(m, j.zone, j.q, j.fullName, time.Now())
+func (s *responseSelector) checkResponse(m *dns.Msg, from netip.AddrPort) error {
+	s.refused = s.refused || m.Rcode == dns.RcodeRefused
+	r := readResponse(m, s.zone, s.q, s.fullName, time.Now())
 	r.From = from
 	if r.referral != nil {
 		r.referral.chain.ReferredBy = from
 	}
-	if j.core.validator != nil {
+	if s.core.validator != nil {
 		r.ttl = min(r.ttl, limitTTLsBySignatures(time.Now(), maxLifetime, r.Answer, r.Authority))
-		if err := j.checkSignatures(r); err != nil {
+		if err := s.checkSignatures(r); err != nil {
 			return err
 		}
 	}
 	switch {
 	case r.isFallback:
-		p := j.fallback.Load()
+		p := s.fallback.Load()
 		if p != nil && r.agreesWith(p) {
-			j.selected = p
+			s.selected = p
 			return nil
 		}
 		if p == nil || r.fallbackRank() > p.fallbackRank() {
-			j.storeFallback(r)
+			s.storeFallback(r)
 		}
 		switch {
 		case r.nonAuthoritative:
@@ -69,7 +69,7 @@ func (j *responseSelector) checkResponse(m *dns.Msg, from netip.AddrPort) error 
 	case r.kind == kindFailed:
 		return nameservers.ErrFailed
 	}
-	j.selected = r
+	s.selected = r
 	return nil
 }
 
@@ -82,15 +82,15 @@ var errUnprovenDenial = errors.New("recursor: denial without proof")
 //
 // It gives up on better responses and returns nil in two cases: two servers agree that there are no signatures, or
 // maxBogusRetries responses were rejected. The later validation of the answer then decides.
-func (j *responseSelector) checkSignatures(r *parsedResponse) error {
-	if r.kind != kindReferral && (r.kind != kindAnswer || !j.fullName || j.q.cd) {
+func (s *responseSelector) checkSignatures(r *parsedResponse) error {
+	if r.kind != kindReferral && (r.kind != kindAnswer || !s.fullName || s.q.cd) {
 		return nil
 	}
 	var cut *chain.Zone
 	if r.referral != nil {
 		cut = r.referral.chain
 	}
-	err := j.core.validator.CheckResponse(j.budget.Validation(), &r.Response, cut)
+	err := s.core.validator.CheckResponse(s.budget.Validation(), &r.Response, cut)
 	if err == nil {
 		r.limitTTL()
 		return nil
@@ -98,22 +98,22 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 	r.Keys = nil
 	unsigned := errors.Is(err, chain.ErrUnsigned)
 	// After a retry, the answers of agreeing servers were already bogus.
-	repeated := len(j.task.Avoid) > 0
-	if p := j.fallback.Load(); unsigned && !repeated && p != nil && p.invalidSignatures && p.Rcode == r.Rcode && p.kind == r.kind { // two servers agree
+	repeated := len(s.task.Avoid) > 0
+	if p := s.fallback.Load(); unsigned && !repeated && p != nil && p.invalidSignatures && p.Rcode == r.Rcode && p.kind == r.kind { // two servers agree
 		return nil
 	}
-	if j.bogusCount++; j.bogusCount > maxBogusRetries {
+	if s.bogusCount++; s.bogusCount > maxBogusRetries {
 		return nil
 	}
 	r.invalidSignatures = true
-	r.isAnchored = cut != nil && j.core.validator.HasAnchorBelow(j.zone.zone, j.q.name)
-	if p := j.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
-		j.storeFallback(r)
+	r.isAnchored = cut != nil && s.core.validator.HasAnchorBelow(s.zone.zone, s.q.name)
+	if p := s.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
+		s.storeFallback(r)
 	}
 	if unsigned {
 		// The response is valid if it is from an insecure zone without a referral. Validation searches for that zone next. If it
 		// finds none, the other servers are queried again.
-		j.task.EndEarly = true
+		s.task.EndEarly = true
 		return errUnprovenDenial
 	}
 	return nameservers.ErrUnsigned
@@ -121,20 +121,20 @@ func (j *responseSelector) checkSignatures(r *parsedResponse) error {
 
 // storeFallback keeps r as the response to use if no response is accepted. It replaces the previous one. It does
 // nothing if the memory for such responses is exhausted (see reserveMemory).
-func (j *responseSelector) storeFallback(r *parsedResponse) {
+func (s *responseSelector) storeFallback(r *parsedResponse) {
 	n := estimateRecordMemory(r.Answer, r.Authority)
-	if !j.core.reserveMemory(n) {
+	if !s.core.reserveMemory(n) {
 		return
 	}
-	j.core.releaseMemory(j.heldBytes)
-	j.heldBytes = n
-	j.fallback.Store(r)
+	s.core.releaseMemory(s.heldBytes)
+	s.heldBytes = n
+	s.fallback.Store(r)
 }
 
 // fallbackAfter returns the fallback, which must not be nil, as the response to a question that has failed with err. If
 // some servers were not queried, its validation decides whether they must be.
-func (j *responseSelector) fallbackAfter(err error) *parsedResponse {
-	r := j.fallback.Load()
+func (s *responseSelector) fallbackAfter(err error) *parsedResponse {
+	r := s.fallback.Load()
 	if !r.invalidSignatures || !errors.Is(err, nameservers.ErrEndedEarly) {
 		return r
 	}
@@ -143,14 +143,14 @@ func (j *responseSelector) fallbackAfter(err error) *parsedResponse {
 	return &provisional
 }
 
-// dropResponses forgets the responses that j has kept, and releases the memory that was reserved for them. It must be
-// called when the question to the zone's servers has ended. Queries that are still unanswered may use j for some time
+// dropResponses forgets the responses that s has kept, and releases the memory that was reserved for them. It must be
+// called when the question to the zone's servers has ended. Queries that are still unanswered may use s for some time
 // after that.
-func (j *responseSelector) dropResponses() {
-	j.core.releaseMemory(j.heldBytes)
-	j.selected = nil
-	if j.fallback.Load() != nil {
-		j.fallback.Store(new(parsedResponse)) // an empty response still means that a server has answered
+func (s *responseSelector) dropResponses() {
+	s.core.releaseMemory(s.heldBytes)
+	s.selected = nil
+	if s.fallback.Load() != nil {
+		s.fallback.Store(new(parsedResponse)) // an empty response still means that a server has answered
 	}
 }
 
