@@ -51,7 +51,7 @@ func (s *server) prepare() error {
 		}
 		s.queries = append(s.queries, query)
 	}
-	_ = dnsserver.WaitUntil(timeout, func() error { return s.exchangeOnce(s.queries[0], time.Second) })
+	_ = dnsserver.Retry(timeout, func() error { return s.exchangeOnce(s.queries[0], time.Second) })
 	for _, query := range s.queries {
 		if err := s.exchangeOnce(query, timeout); err != nil {
 			return err

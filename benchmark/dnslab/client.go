@@ -24,7 +24,7 @@ const lookupTimeout = 15 * time.Second
 // A lookupFunc looks up a name with one of the compared DNS clients. It returns an error unless the answer is right.
 type lookupFunc func(ctx context.Context, name string) error
 
-// A contender is a DNS client or forwarder to compare. Its Start function prepares a client and returns its lookupFunc.
+// A contender is a DNS client or forwarder to compare. Its Start function starts it and returns its lookup function.
 type contender = lab.Contender[*client, lookupFunc]
 
 var contenders = append([]contender{
@@ -45,8 +45,8 @@ func newForwarderContenders() (all []contender) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// ContendersOver returns the names of the DNS clients that can query servers over the transport: udp, tls or https.
-func ContendersOver(transport string) []string {
+// ContendersForTransport returns the names of the clients that can query servers over the transport: udp, tls or https.
+func ContendersForTransport(transport string) []string {
 	return slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool {
 		transports, isForwarder := dnsserver.SupportedTransports[name]
 		return isForwarder && !slices.Contains(transports, transport) || (name == "miekg" || name == "net-resolver") && transport != "udp"
@@ -63,7 +63,7 @@ type client struct {
 	calls      lab.Recorder
 }
 
-// lookupName returns the n-th name to look up, which contains the name of c, so that servers can count its queries.
+// lookupName returns the n-th name that c looks up. It contains the name of c, by which servers count its queries.
 func (c *client) lookupName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
 
 func (c *client) newRow() lab.Row {
@@ -97,10 +97,10 @@ func (l *testbed) upstreams() []string {
 	return addresses
 }
 
-// startClients starts the selected DNS clients, or all that support the transport.
+// startClients starts the DNS clients that the config selects. If it selects none, all that support its transport start.
 func (l *testbed) startClients() ([]*client, error) {
 	if len(l.conf.Contenders) == 0 {
-		l.conf.Contenders = ContendersOver(l.conf.Transport)
+		l.conf.Contenders = ContendersForTransport(l.conf.Transport)
 	}
 	return lab.StartAll(l.conf, contenders, func(s contender) (c *client, err error) {
 		c = &client{testbed: l, name: s.Name}
@@ -110,7 +110,7 @@ func (l *testbed) startClients() ([]*client, error) {
 	})
 }
 
-// checkAnswer returns err if it is not nil, and otherwise an error unless r has exactly one record.
+// checkAnswer returns err, the error of a lookup, if it is not nil, and otherwise an error unless r has exactly one record.
 func checkAnswer(r *dns.Msg, err error) error {
 	switch {
 	case err != nil:
@@ -176,7 +176,7 @@ func (c *client) startMiekg() (lookupFunc, error) {
 	}, nil
 }
 
-// An attemptCountKey is the context key for the number of attempts of a lookup, by which Go's resolver selects the server.
+// An attemptCountKey is the context key for the number of queries of a lookup by Go's resolver, which selects the server.
 type attemptCountKey struct{}
 
 // startNetResolver starts Go's own resolver, net.Resolver. Each attempt of a lookup goes to the next server.

@@ -67,8 +67,8 @@ func Run(ctx context.Context, conf lab.Config) ([]lab.Row, error) {
 	return rows, ctx.Err()
 }
 
-// measureInterleaved lets the clients look up each name one after another. Each lookup is for a new name, so that a
-// cache is no advantage.
+// measureInterleaved makes all lookups: for each number, all clients look up their name of that number one after another.
+// No name is looked up twice, so that a cache is no advantage.
 func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	start := time.Now()
 	lab.Load{Workers: cmp.Or(l.conf.Workers, interleavedWorkers)}.Run(ctx, l.conf.Calls, func(n int) {
@@ -99,7 +99,7 @@ func (l *testbed) startServers(sc scenario) error {
 	return os.WriteFile(l.certificateFile(), cert, 0o644)
 }
 
-// startServer starts a DNS server that answers each query at once over all transports, and counts queries by their sender.
+// startServer starts a DNS server that answers each query at once over all transports, and counts the queries by client.
 func (l *testbed) startServer(h *netsim.Host) error {
 	s, err := dnsserver.ServeDNS(h, func(q dnstest.Query) dnstest.Reply {
 		labels := dns.SplitDomainName(strings.ToLower(q.Question[0].Name)) // kresd changes the case of letters

@@ -33,7 +33,7 @@ func (c *client) startForwarder() (lookupFunc, error) {
 		return checkAnswer(server.Exchange(ctx, newQuery(name)))
 	}
 	if !strings.HasPrefix(c.conf.Scenario, "dead") {
-		err = dnsserver.WaitUntil(10*time.Second, func() error {
+		err = dnsserver.Retry(10*time.Second, func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			return lookup(ctx, c.lookupName(-1))

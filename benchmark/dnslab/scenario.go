@@ -40,7 +40,7 @@ var scenarios = []scenario{
 // Scenarios lists all scenarios.
 var Scenarios = lab.ScenariosOf(scenarios)
 
-// newEqualLinksScenario returns a scenario whose two servers have equal links: to for queries, and from for responses.
+// newEqualLinksScenario returns a scenario with equal links to both servers: to is for queries, and from for responses.
 func newEqualLinksScenario(name, description string, to, from netsim.Profile) scenario {
 	return scenario{lab.Scenario{Name: name, Description: description}, [2]link{{to, from}, {to, from}}}
 }

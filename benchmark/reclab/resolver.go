@@ -241,7 +241,7 @@ func newNamespaceClient(space *netsim.Namespace) *dnsserver.Client {
 // waitUntilReady queries a missing name until the resolver answers, for at most 30 seconds. The resolver has then
 // cached the servers of the root and of one top-level domain.
 func (r *resolver) waitUntilReady(ctx context.Context) error {
-	err := dnsserver.WaitUntil(30*time.Second, func() error {
+	err := dnsserver.Retry(30*time.Second, func() error {
 		if ctx.Err() != nil {
 			return nil
 		}

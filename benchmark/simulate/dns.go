@@ -33,7 +33,7 @@ func newDNSEngine(transport string) engine {
 			}),
 			refusal: "not offered for DNS over " + transport, maxTimerDelay: maxTimerDelay, hidden: []string{"sent"},
 		},
-		contenders: func(string) []string { return dnslab.ContendersOver(transport) },
+		contenders: func(string) []string { return dnslab.ContendersForTransport(transport) },
 		how:        "all in turn", run: dnslab.Run,
 		calls: func(j job) int { return j.requestCount(dnslab.DefaultLookups, 505) },
 	}

@@ -57,7 +57,7 @@ func parseOptions(args []string, stderr io.Writer) (options, error) {
 	fs.IntVar(&o.runs, "runs", 1, "`number` of runs, with successive seeds, to report the medians of (default 1, or more if -list says so)")
 	fs.StringVar(&o.format, "format", "text", "`format` of standard output: "+joinWithOr(formats))
 	fs.StringVar(&o.out, "out", defaultOutDir(), "`directory` for plots and the HTML report; empty for none")
-	fs.Func("peer", "`name=command` that starts a DNS server of another project, in place of the program in PATH; may be repeated; names: "+joinWithOr(dnsserver.PeerNames()), o.peers.Add)
+	fs.Func("peer", "`name=command` that starts a DNS server of another project, in place of the program in PATH; may be repeated; names: "+joinWithOr(dnsserver.PeerNames()), o.peers.SetCommand)
 	fs.BoolVar(&o.size.quick, "quick", false, "run a smaller job, in at most 20 seconds, without the long scenarios")
 	fs.BoolVar(&o.list, "list", false, "describe all strategies, engines and scenarios, and run nothing")
 	fs.StringVar(&o.transport, "transport", dnsTransports[0], "transport of dns: "+joinWithOr(dnsTransports))

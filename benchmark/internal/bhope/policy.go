@@ -73,7 +73,7 @@ func (p *Policy) StartRequest(now time.Duration, name string) time.Duration {
 	return max(minDelay, time.Duration(d))
 }
 
-// AdmitHedge takes a token for a hedge, or returns false if there is none.
+// AdmitHedge takes a token of the hedge budget for a hedge at the time now. It returns false if there is no token.
 func (p *Policy) AdmitHedge(now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *Policy) DeniedHedges() int {
 	return p.denied
 }
 
-// RecordLatency records that a request was answered at the time now, after the duration took.
+// RecordLatency records the latency of a request to the host name, answered at the time now, for later hedge delays.
 func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,8 +106,8 @@ func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duratio
 	}
 }
 
-// advanceWindows starts a new window if the host's current one is over, and returns the host's latencies. The caller
-// holds mu.
+// advanceWindows returns the latencies of the host name. It first starts a new window of 30 seconds if the current one is
+// over. The caller holds mu.
 func (p *Policy) advanceWindows(now time.Duration, name string) *hostLatencies {
 	h := p.hosts[name]
 	switch {

@@ -41,7 +41,7 @@ func (t *RoundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A cancelingBody cancels the context of the request when it is closed.
+// A cancelingBody is a response body that cancels the context of its attempt when the caller closes it.
 type cancelingBody struct {
 	io.ReadCloser
 	cancel context.CancelFunc

@@ -5,5 +5,5 @@ package cputime
 
 import "time"
 
-// Process returns false, because processor time is not measured on this system.
+// Process returns 0 and false: the processor time of this process is not measured on this system.
 func Process() (used time.Duration, known bool) { return 0, false }

@@ -11,7 +11,8 @@ import (
 // written in Go needs. It answers each query with one address.
 const BareGo = "bare-go"
 
-// serveBareGo runs the server of BareGo at ListenAddress until an error occurs.
+// serveBareGo runs a minimal DNS server over UDP and TCP at ListenAddress until an error occurs. It gives the same address
+// as answer to all queries. With a certificate in s, it serves DNS over TLS in place of TCP.
 func serveBareGo(s forwarderSettings) error {
 	socket, err := net.ListenPacket("udp", ListenAddress)
 	if err != nil {
@@ -42,7 +43,7 @@ func serveBareGo(s forwarderSettings) error {
 	}
 }
 
-// A datagramConn reads datagrams from all clients, and writes to the client of the last one.
+// A datagramConn makes a UDP socket an io.ReadWriter for a server: Write sends to the client of the last datagram read.
 type datagramConn struct {
 	net.PacketConn
 	client net.Addr
@@ -54,8 +55,9 @@ func (c *datagramConn) Read(b []byte) (n int, err error) {
 }
 func (c *datagramConn) Write(b []byte) (n int, err error) { return c.WriteTo(b, c.client) }
 
-// answerQueries answers the queries of conn, or only the first, and closes conn. prefix is the number of bytes for the length of
-// a message: 2, or 0 for datagrams. A query must have no OPT record, and one call of Read must return all of it.
+// answerQueries answers each query of conn by the same address until an error occurs, or only the first if once is set. It
+// closes conn. prefix is the size of the length before a message: 2 bytes over TCP, 0 over UDP. Each call of Read must
+// return a whole query, which must have no OPT record.
 func answerQueries(conn io.ReadWriteCloser, prefix int, once bool) {
 	defer conn.Close()
 	const header = 12

@@ -71,8 +71,8 @@ func (f ForwarderConfig) Command(name string) (*exec.Cmd, error) {
 	return nil, fmt.Errorf("no forwarder %q", name)
 }
 
-// Start makes the directory Dir and runs the named forwarder on a host. It returns when the forwarder accepts TCP
-// connections, with a client of it and its process. stop ends the process, and must be called also after an error.
+// Start makes the directory Dir and runs the named forwarder on a host. When that accepts TCP connections, Start returns its
+// process and a client that waits timeout for an answer. stop ends the process, and must be called also after an error.
 func (f ForwarderConfig) Start(host *netsim.Host, name string, timeout time.Duration) (_ *Client, _ *os.Process, stop func(), err error) {
 	stop = func() {}
 	if err := os.Mkdir(f.Dir, 0o755); err != nil {
@@ -86,7 +86,7 @@ func (f ForwarderConfig) Start(host *netsim.Host, name string, timeout time.Dura
 	return c, cmd.Process, stop, err
 }
 
-// formatUpstreams returns the upstream servers as text. format formats the address and the port of each.
+// formatUpstreams returns the upstream servers in the syntax of a configuration, each formatted from address and port.
 func (f ForwarderConfig) formatUpstreams(format, separator string) string {
 	port := map[string]int{"udp": 53, "tls": 853, "https": 443}[f.Transport]
 	var all []string
@@ -144,7 +144,7 @@ func (f ForwarderConfig) dnsdistCommand() (*exec.Cmd, error) {
 	return f.Peers.CommandWithConfig(f.Dir, text, "dnsdist", "--supervised", "--disable-syslog", "-C")
 }
 
-// The forwarderSettings configure a forwarder that runs in a helper process: this library's, or BareGo.
+// The forwarderSettings configure a forwarder in a helper process: this library's, or the minimal Go server BareGo.
 type forwarderSettings struct {
 	Upstreams       []string // in the format of dnshedge.ParseUpstream
 	CertificateFile string   // of a forwarder that serves DNS over TLS; empty: it does not
@@ -157,7 +157,7 @@ var (
 	bareGoHelper    = helper.New(BareGo, serveBareGo)
 )
 
-// helperCommand returns the command that runs the function server in a helper process, with one thread.
+// helperCommand returns the command that runs server, a forwarder, in a helper process with one thread.
 func (f ForwarderConfig) helperCommand(server helper.Func[forwarderSettings]) (*exec.Cmd, error) {
 	upstream, env := "udp://%s:%d", []string{"GOMAXPROCS=1"}
 	if f.Transport != "udp" {
@@ -197,7 +197,7 @@ func (s forwarderSettings) serve() error {
 	return server.Serve(context.Background())
 }
 
-// tlsConfig returns the configuration of a server of DNS over TLS. It is nil if there is no certificate.
+// tlsConfig returns the configuration of a forwarder that serves DNS over TLS, or nil if it serves plain DNS.
 func (s forwarderSettings) tlsConfig() (*tls.Config, error) {
 	if s.CertificateFile == "" {
 		return nil, nil

@@ -24,8 +24,8 @@ func PeerNames() (names []string) {
 	return names
 }
 
-// PeerOf returns the DNS server of another project that a contender runs: unbound for unbound-validate. It returns ""
-// for others.
+// PeerOf returns the name of the DNS server of another project that a contender runs: unbound for unbound-validate. It
+// returns "" for contenders that run none.
 func PeerOf(contender string) string {
 	name, _, _ := strings.Cut(contender, "-")
 	if slices.Contains(PeerNames(), name) {
@@ -34,11 +34,11 @@ func PeerOf(contender string) string {
 	return ""
 }
 
-// Peers has commands with first arguments for peers, DNS servers of other projects. Without an entry, the program is in PATH.
+// Peers has the commands, split into words, that run peers: DNS servers of other projects. Others are run from PATH.
 type Peers map[string][]string
 
-// Add sets the command of a peer, a DNS server of another project. text has the form name=command.
-func (p Peers) Add(text string) error {
+// SetCommand sets the command that runs a peer, a DNS server of another project, from a text of the form peer=command.
+func (p Peers) SetCommand(text string) error {
 	name, command, _ := strings.Cut(text, "=")
 	words := strings.Fields(command)
 	switch {
@@ -69,8 +69,8 @@ func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 	return exec.Command(path, slices.Concat(command[1:], args)...), nil
 }
 
-// CommandWithConfig writes the configuration text to a file in dir. It returns the command of the peer with args and
-// the file's name.
+// CommandWithConfig writes text to a configuration file in dir. It returns the command that runs a peer, a DNS server of
+// another project, with args and then the name of the file as arguments.
 func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, peer+".conf")
 	cmd, err := p.Command(peer, append(args, file)...)
@@ -80,8 +80,8 @@ func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.
 	return cmd, os.WriteFile(file, []byte(text), 0o644)
 }
 
-// UnboundCommand returns the command of unbound at 127.0.0.1, with its files in dir and one thread. server has lines
-// for the section server, and sections has other sections.
+// UnboundCommand returns the command that runs unbound at 127.0.0.1, with its files in dir and one thread. server has
+// further lines for the section server of the configuration, and sections has other sections.
 func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, `server:
   interface: 127.0.0.1
@@ -100,7 +100,7 @@ func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 `+sections, "unbound", "-d", "-c")
 }
 
-// NamedCommand returns the command of BIND at 127.0.0.1 and port, with its files in dir and one thread. options are
+// NamedCommand returns the command that runs BIND at 127.0.0.1 and port, with its files in dir and one thread. options are
 // lines for the section options of the configuration, and sections are other sections.
 func (p Peers) NamedCommand(dir string, port int, options, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`options {
@@ -118,8 +118,8 @@ controls {};
 `, dir, port, options, sections), "named", "-4", "-g", "-n", "1", "-c")
 }
 
-// PowerDNSCommand returns the command of PowerDNS Recursor, with one thread and its files in dir. settings are
-// command-line arguments, because the format of a file depends on the version.
+// PowerDNSCommand returns the command that runs PowerDNS Recursor with one thread and its files in dir. settings are
+// further command-line arguments, because the format of a configuration file depends on the version.
 func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {
 	return p.Command("pdns", append([]string{
 		"--config-dir=" + dir, "--socket-dir=" + dir, "--local-address=127.0.0.1", "--allow-from=127.0.0.0/8", "--dont-query=", "--dnssec=off",
@@ -127,8 +127,8 @@ func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error
 	}, settings...)...)
 }
 
-// KnotCommand returns the command of Knot Resolver at 127.0.0.1 and port, with its files in dir, without modules that
-// query servers outside of the lab. lua has further lines of the configuration.
+// KnotCommand returns the command that runs Knot Resolver at 127.0.0.1 and port, with its files in dir. Modules that query
+// servers on the internet are off. lua has further lines of the configuration.
 func (p Peers) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
 net.ipv6 = false
@@ -143,8 +143,8 @@ cache.open(100*MB, 'lmdb://%s')
 	return cmd, err
 }
 
-// SDNSCommand returns the command of sdns at 127.0.0.1 and port, with its files in dir. servers is the line with the
-// upstream servers.
+// SDNSCommand returns the command that runs sdns at 127.0.0.1 and port, with its files in dir. servers is the line of the
+// configuration with the servers that sdns queries.
 func (p Peers) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`version = "1.5.0"
 directory = %q
@@ -169,8 +169,8 @@ qname_min_level = 5
 	return cmd, err
 }
 
-// HickoryCommand returns the command of Hickory DNS at 127.0.0.1 and port, with its configuration in dir. store has the
-// settings of the root zone.
+// HickoryCommand returns the command that runs Hickory DNS at 127.0.0.1 and port, with its configuration in dir. store has
+// the configuration lines that say how names are resolved: by a forwarder or by a recursor.
 func (p Peers) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
 listen_port = %d

@@ -22,8 +22,8 @@ func TestPeersReplaceProgramsInPath(t *testing.T) {
 	require.NoError(t, os.Symlink(program, filepath.Join(dir, "kresd")))
 
 	peers := make(dnsserver.Peers)
-	require.NoError(t, peers.Add("unbound=first"))
-	require.NoError(t, peers.Add("unbound="+program+"  /root name=value"))
+	require.NoError(t, peers.SetCommand("unbound=first"))
+	require.NoError(t, peers.SetCommand("unbound="+program+"  /root name=value"))
 	cmd, err := peers.CommandWithConfig(dir, "text", "unbound", "-c")
 	require.NoError(t, err)
 	file := filepath.Join(dir, "unbound.conf")
@@ -40,7 +40,7 @@ func TestPeersReplaceProgramsInPath(t *testing.T) {
 func TestMissingPeersAreNotFound(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	peers := make(dnsserver.Peers)
-	require.NoError(t, peers.Add("sdns=/nowhere/sdns"))
+	require.NoError(t, peers.SetCommand("sdns=/nowhere/sdns"))
 	for name, says := range map[string]string{"sdns": "/nowhere/sdns", "hickory": "hickory-dns"} {
 		_, err := peers.Command(name)
 		assert.ErrorIs(t, err, exec.ErrNotFound)
@@ -61,7 +61,7 @@ func TestForwardersHaveCommandsForTheirTransports(t *testing.T) {
 	require.NoError(t, os.WriteFile(program, nil, 0o755))
 	peers := make(dnsserver.Peers)
 	for _, name := range dnsserver.PeerNames() {
-		require.NoError(t, peers.Add(name+"="+program))
+		require.NoError(t, peers.SetCommand(name+"="+program))
 	}
 	for _, name := range append([]string{"forwarder"}, dnsserver.PeerNames()...) {
 		for _, transport := range dnsserver.SupportedTransports[name] {

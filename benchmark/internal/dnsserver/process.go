@@ -15,8 +15,8 @@ import (
 // ListenAddress is where Start expects the server on its host.
 const ListenAddress = "127.0.0.1:53"
 
-// Start runs a DNS server on a host, and waits until it accepts TCP connections at ListenAddress. stop ends the server,
-// and must be called also after an error.
+// Start runs a DNS server by cmd on a host, and returns when it accepts TCP connections at ListenAddress. The client waits
+// timeout for an answer of the server. stop ends the server, and must be called also after an error.
 func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, stop func(), err error) {
 	var output OutputTail
 	if cmd.Stderr == nil {
@@ -33,7 +33,7 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, 
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
-	err = WaitUntil(4*time.Second, func() error {
+	err = Retry(4*time.Second, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
 		conn, err := host.DialContext(ctx, "tcp", ListenAddress)
@@ -48,8 +48,8 @@ func Start(host *netsim.Host, cmd *exec.Cmd, timeout time.Duration) (_ *Client, 
 	return c, stop, nil
 }
 
-// WaitUntil calls the function try until it returns no error, for about the given time. It returns the last error.
-func WaitUntil(limit time.Duration, try func() error) (err error) {
+// Retry calls try every 50 ms until it returns nil or the time limit is over, and returns the result of the last call.
+func Retry(limit time.Duration, try func() error) (err error) {
 	deadline := time.Now().Add(limit)
 	for err = try(); err != nil && time.Now().Before(deadline); err = try() {
 		time.Sleep(50 * time.Millisecond)
@@ -57,7 +57,7 @@ func WaitUntil(limit time.Duration, try func() error) (err error) {
 	return err
 }
 
-// An OutputTail is an io.Writer that keeps the last 400 bytes of a program's output.
+// An OutputTail is an io.Writer that keeps the last 400 bytes of a program's output, for error messages.
 type OutputTail struct {
 	mu  sync.Mutex // guards end
 	end []byte
@@ -71,7 +71,7 @@ func (t *OutputTail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String returns the last bytes written, on one line.
+// String returns the last 400 bytes written, with all line breaks replaced by spaces.
 func (t *OutputTail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 // AnswerAddress is the handler of a server that answers each query by one address.
 var AnswerAddress = dnstest.Fixed(netip.MustParseAddr("192.0.2.1"), 0)
 
-// ServeDNS starts a DNS server with a handler on a host, at port 53 over UDP and TCP.
+// ServeDNS starts a DNS server in this process, with a handler, at port 53 of a host over UDP and TCP.
 func ServeDNS(host *netsim.Host, handler dnstest.Handler) (*dnstest.Server, error) {
 	socket, err := host.ListenPacket("udp", ":53")
 	if err != nil {

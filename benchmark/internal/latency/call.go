@@ -9,9 +9,9 @@ import (
 
 // A Call is the measurement of one call: the start time, the latency, the winning attempt, and the number of hedges.
 type Call struct {
-	Start   time.Duration // since the start of the episode
+	Start   time.Duration // since the start of the run, or of its episode
 	Latency time.Duration
-	Index   int32 // in the episode
+	Index   int32 // in the run or episode
 	Host    int16
 	Winner  int8 // number of the attempt that answered; -1: the call failed
 	Hedges  uint8

@@ -22,9 +22,7 @@ type event struct {
 	kind   eventKind
 }
 
-func (e *event) isBefore(o *event) bool {
-	return e.at < o.at || e.at == o.at && e.seq < o.seq
-}
+func (e *event) isBefore(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
 
 // An eventQueue is a binary heap with the earliest event first. container/heap would allocate for each event.
 type eventQueue struct {

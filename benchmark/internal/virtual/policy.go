@@ -22,9 +22,7 @@ type LibraryPolicy struct {
 	keys   []*policy.Key // by host
 }
 
-func NewLibraryPolicy(c policy.Config) *LibraryPolicy {
-	return &LibraryPolicy{engine: policy.New(c)}
-}
+func NewLibraryPolicy(c policy.Config) *LibraryPolicy { return &LibraryPolicy{engine: policy.New(c)} }
 
 // epoch is the start of all episodes. It is not the zero time, which the engine treats as no time.
 var epoch = time.Unix(1_000_000_000, 0)
