@@ -6,7 +6,7 @@
 // away. They answer after 5 ms ± 2 ms (lognormal), and one DNS answer in 200 takes 150 ms longer. At first each call has
 // a new connection. Each row of the table adds an improvement.
 //
-// The second table compares pools of resolver threads with a dnshedge.Client, see runPool.
+// The second table compares pools of resolver threads with a dnshedge.Client, see runLookups.
 package main
 
 import (
@@ -51,22 +51,24 @@ const (
 // services are the hosts that are called. The certificate of package httptest has their names.
 var services = []string{"a.example.com", "b.example.com", "c.example.com", "d.example.com"}
 
-// A clientSetup is a configuration of the HTTP client with which the service calls the four hosts in services.
-type clientSetup struct {
+// A clientFeatures is the set of features of the HTTP client with which a service calls four other hosts. The table of
+// results has a row for each set.
+type clientFeatures struct {
 	Name    string
 	Cache   bool // package names stores the addresses; false: Go's resolver looks them up for each connection
 	Resume  bool // connections resume TLS sessions
 	Persist bool // HTTP/2, and connections stay open; false: HTTP/1.1, and idle connections are closed after 50 ms
 }
 
-var setups = []clientSetup{
+var featureSets = []clientFeatures{
 	{Name: "new connections"},
 	{Name: "+ `names.Names`", Cache: true},
 	{Name: "+ `ResumeTLSSessions`", Cache: true, Resume: true},
 	{Name: "+ HTTP/2, kept open", Cache: true, Resume: true, Persist: true},
 }
 
-// A serviceRow has the latencies of one client's requests, and the number of DNS lookups and TLS handshakes per minute.
+// A serviceRow has the latencies of the requests to a service, each of which causes four calls to other hosts. It also
+// has the numbers per minute of DNS lookups and TLS handshakes by the service's HTTP client.
 type serviceRow struct {
 	P50, P99               time.Duration
 	Lookups, Full, Resumed float64 // lookups of hosts, and TLS handshakes of both kinds
@@ -78,14 +80,14 @@ func main() {
 	_, _ = (&net.Resolver{PreferGo: true}).LookupHost(context.Background(), "localhost") // reads resolv.conf outside of the bubbles
 	helper.RunIfHelper()
 	fmt.Print("| a request with four calls | p50 ms | p99 ms | lookups a minute | full handshakes | resumed |\n|---|--:|--:|--:|--:|--:|\n")
-	for _, s := range setups {
+	for _, s := range featureSets {
 		r, err := measureService.Run(context.Background(), s)
 		if err != nil {
 			log.Fatal("servicelab: ", err)
 		}
 		fmt.Printf("| %s | %.1f | %.1f | %.0f | %.0f | %.0f |\n", s.Name, millis(r.P50), millis(r.P99), r.Lookups, r.Full, r.Resumed)
 	}
-	if err := printPools(context.Background(), os.Stdout); err != nil {
+	if err := printLookupTable(context.Background(), os.Stdout); err != nil {
 		log.Fatal("servicelab: ", err)
 	}
 }
@@ -123,7 +125,7 @@ func newGoResolver(n *netsim.Network) *net.Resolver {
 	}}
 }
 
-func runService(ctx context.Context, s clientSetup) (row serviceRow, err error) {
+func runService(ctx context.Context, s clientFeatures) (row serviceRow, err error) {
 	n, nameserver, err := startNetwork(netsim.Profile{Delay: netsim.Spikes(netsim.Constant(5*ms), 1./200, netsim.Constant(150*ms))})
 	if err != nil {
 		return row, err
@@ -181,8 +183,9 @@ func runService(ctx context.Context, s clientSetup) (row serviceRow, err error) 
 	}, nil
 }
 
-// newClient returns the HTTP client of a service with the setup s, and a function that closes it.
-func newClient(s clientSetup, n *netsim.Network, config *tls.Config) (*http.Client, func()) {
+// newClient returns the HTTP client of a service on the host client in network n, and a function that closes it. s are
+// its features. config is the TLS configuration of its connections.
+func newClient(s clientFeatures, n *netsim.Network, config *tls.Config) (*http.Client, func()) {
 	at, resolver := n.Host("client"), newGoResolver(n)
 	base := &http.Transport{TLSClientConfig: config, IdleConnTimeout: 50 * ms}
 	base.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 func TestLastSetupNeedsFewLookupsAndHandshakes(t *testing.T) {
 	doubles.SkipSimulation(t)
 	synctest.Test(t, func(t *testing.T) {
-		row, err := runService(t.Context(), setups[len(setups)-1])
+		row, err := runService(t.Context(), featureSets[len(featureSets)-1])
 		require.NoError(t, err)
 		assert.LessOrEqual(t, row.Lookups, 4.)
 		assert.LessOrEqual(t, row.Full+row.Resumed, 4.)
@@ -30,7 +30,7 @@ func TestLastSetupNeedsFewLookupsAndHandshakes(t *testing.T) {
 func TestClientLosesNoTimeToPools(t *testing.T) {
 	doubles.SkipSimulation(t)
 	synctest.Test(t, func(t *testing.T) {
-		row, err := runPool(t.Context(), 0)
+		row, err := runLookups(t.Context(), 0)
 		require.NoError(t, err)
 		assert.Zero(t, row.Failed)
 		assert.Less(t, row.Max, 1000*ms, "threads wait for 5 s after a lost packet")

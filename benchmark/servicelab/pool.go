@@ -20,20 +20,20 @@ const (
 	lookups    = 3000
 )
 
-// A poolRow is the result of lookups by a pool of threads or by a dnshedge.Client.
-type poolRow struct {
+// A lookupRow is the result of DNS lookups by a pool of resolver threads, as in the C library, or by a dnshedge.Client.
+type lookupRow struct {
 	P50, P99, Max time.Duration
 	Failed        int64
 }
 
-// measurePool measures lookups by a pool with the given number of threads. 0: by a dnshedge.Client.
-var measurePool = bubble.New("pool", runPool)
+// measureLookups measures lookups by a pool with the given number of resolver threads. 0: by a dnshedge.Client.
+var measureLookups = bubble.New("pool", runLookups)
 
-// printPools measures and prints the table of lookups by pools.
-func printPools(ctx context.Context, w io.Writer) error {
+// printLookupTable measures DNS lookups by pools of resolver threads and by a dnshedge.Client, and writes a table to w.
+func printLookupTable(ctx context.Context, w io.Writer) error {
 	fmt.Fprint(w, "\n| 100 lookups a second | p50 ms | p99 ms | longest ms | failed |\n|---|--:|--:|--:|--:|\n")
 	for _, threads := range []int{4, 16, 64, 0} {
-		r, err := measurePool.Run(ctx, threads)
+		r, err := measureLookups.Run(ctx, threads)
 		if err != nil {
 			return err
 		}
@@ -46,10 +46,10 @@ func printPools(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// runPool looks up 100 new names a second, while one packet in a hundred is lost each way. A lookup by a pool waits for a
-// thread, and keeps it until the lookup has ended, as getaddrinfo does. The threads use Go's resolver, which sends a lost
-// query again after 5 s, as getaddrinfo does too.
-func runPool(ctx context.Context, threads int) (row poolRow, err error) {
+// runLookups looks up 100 new names a second, while one packet in a hundred is lost each way. It measures a dnshedge.Client
+// if threads is 0. Otherwise a pool of that many threads waits for DNS as getaddrinfo does: each is occupied by one lookup
+// until it ends. They use Go's resolver, which sends a lost query again after 5 s, as getaddrinfo does too.
+func runLookups(ctx context.Context, threads int) (row lookupRow, err error) {
 	n, nameserver, err := startNetwork(netsim.Profile{Delay: netsim.Constant(5 * ms), Loss: 0.01})
 	if err != nil {
 		return row, err
@@ -74,5 +74,5 @@ func runPool(ctx context.Context, threads int) (row poolRow, err error) {
 		latencies[i] = time.Since(start)
 	})
 	slices.Sort(latencies)
-	return poolRow{P50: latency.Quantile(latencies, 0.5), P99: latency.Quantile(latencies, 0.99), Max: latencies[lookups-1], Failed: failed.Load()}, nil
+	return lookupRow{P50: latency.Quantile(latencies, 0.5), P99: latency.Quantile(latencies, 0.99), Max: latencies[lookups-1], Failed: failed.Load()}, nil
 }
