@@ -64,7 +64,8 @@ type limit struct {
 	listed int // beyond the modules of a program with grpc-go alone
 }
 
-// checkLimit returns an error if number is above limit, unless limit is 0. owner is the program or file.
+// checkLimit returns an error if number is above limit, unless limit is 0. owner is the program or file, and unit says
+// what is counted, for example modules.
 func checkLimit(owner, unit string, number, limit int64) error {
 	if limit > 0 && number > limit {
 		return fmt.Errorf("%s: %d %s; at most %d are allowed", owner, number, unit, limit)
@@ -196,8 +197,7 @@ func measureProgram(root rootModule, p program) (w weight, err error) {
 // runGo returns the output of the go command in the folder dir, without workspaces, cgo and the caller's GOFLAGS.
 func runGo(dir string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

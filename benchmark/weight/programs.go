@@ -10,7 +10,7 @@ const (
 	baselineResolver = "`net.Resolver` alone"
 )
 
-// A program is a small Go program whose size is compared with that of a program without a library.
+// A program is a small Go program whose size is compared with that of a program without the library that it uses.
 type program struct {
 	title    string
 	tags     string // of the build
