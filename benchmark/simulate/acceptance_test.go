@@ -128,13 +128,13 @@ func TestSharesBuyWhatTheDocumentsSay(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/rollout.md")
 	require.NoError(t, err)
 	for _, percent := range []int{0, 1, 2, 5, 10} {
-		config := defaultPolicyConfig()
+		config := defaultHedgingConfig()
 		config.Share = float64(percent) / 100
 		made := func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 		var measured []float64
 		for _, name := range []string{"reference", "queue-ignores-cancel"} {
 			sc := findScenario(name)
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.scaledSimulation(trafficFlags{}).Run(t.Context(), 1, made, nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: sc.adjustedSimulation(trafficFlags{}).Run(t.Context(), 1, made, nil)}
 			r := tr.newRow("", func(latency.Call) bool { return true })
 			measured = append(measured, r.Extra, r.P99, r.P999)
 		}

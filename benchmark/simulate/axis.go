@@ -39,8 +39,7 @@ func newPercentileAxis(high float64) axis {
 	return axis{low: 2, high: high, logarithmic: true, ticks: ticks}
 }
 
-// newLogarithmicAxis returns a logarithmic axis with ticks at 1, 2, 5, 10 and so on. A short axis has more, a long axis
-// fewer.
+// newLogarithmicAxis returns a logarithmic axis with ticks at 1, 2, 5, 10 and so on: more on short axes, fewer on long ones.
 func newLogarithmicAxis(low, high float64) axis {
 	steps := []float64{1, 2, 5}
 	switch decades := math.Log10(high / low); {

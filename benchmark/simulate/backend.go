@@ -18,8 +18,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A backend is the server of one strategy. It delays each answer by the latency of a model. The answer is the number of
-// the attempt.
+// A backend is the server of one strategy. It answers each attempt with its number, after the latency of a model.
 type backend struct {
 	serverLocation *serverLocation
 	model          virtual.LatencyModel
@@ -31,7 +30,8 @@ type backend struct {
 	stops          []func()
 }
 
-// newBackend starts the servers of strategy s, for the given number of requests, and perEpisode requests in each episode.
+// newBackend starts the servers of strategy s at the listeners of at, over http or grpc. w has the model of latencies
+// and the queues; seed is for random numbers. requests counts all requests, and perEpisode those of one client.
 func newBackend(at *serverLocation, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
 		serverLocation: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
@@ -63,8 +63,8 @@ type replica struct {
 	busy chan struct{} // full while the replica processes a request; nil: no queue
 }
 
-// startReplica starts a server at ln for strategy s. If q is set, it processes one request at a time, behind a
-// hedge.Limiter if s.limited.
+// startReplica starts one server for strategy s at ln, over http or grpc. If q is not nil, it processes one request at
+// a time, behind a hedge.Limiter if s.limited.
 func (b *backend) startReplica(protocol string, q *virtual.QueueConfig, s strategy, ln net.Listener) {
 	r := &replica{backend: b}
 	var limiter *hedge.Limiter
@@ -99,7 +99,8 @@ func (b *backend) startReplica(protocol string, q *virtual.QueueConfig, s strate
 	}()
 }
 
-// handleRequest waits for the latency of an attempt, or until ctx ends. It returns the number n of the attempt.
+// handleRequest serves an attempt of the request with the given ID. It waits for the latency of the attempt, or until
+// ctx ends. n is the number of the attempt, from 0.
 func (s *replica) handleRequest(ctx context.Context, request int) (n int, err error) {
 	n = int(s.attempts[request].Add(1)) - 1
 	if f := s.serverLocation.config.freeze; f > 0 && request%s.perEpisode >= f {

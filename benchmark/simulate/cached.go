@@ -19,9 +19,8 @@ const quickCached = 2000
 
 var cachedScenarios = newLabScenarios("DNS: ", cachelab.Scenarios)
 
-// cachedEngine is the engine cached of simulate. It queries DNS servers for names in their caches, and measures the
-// processor time of the servers and the memory of connections. It needs root on Linux. The clients are on the host of
-// the server.
+// cachedEngine is the engine cached of simulate. It queries DNS servers for names in their caches, and measures the processor
+// time of the servers and the memory of connections. It needs root on Linux. The clients are on the host of the server.
 var cachedEngine = labEngine[cachelab.Row]{
 	engineSpec: engineSpec{
 		name: "cached", description: "asks DNS servers for names in their caches, over UDP and TCP (root, Linux)",
@@ -32,8 +31,8 @@ var cachedEngine = labEngine[cachelab.Row]{
 	},
 	contenders: func(string) []string { return cachelab.Contenders },
 	how:        "all in turn", run: cachelab.Run,
-	calls: func(j job) int { return j.requestCount(cachelab.Queries, quickCached) },
-	complete: func(_ job, t *trial, r cachelab.Row) {
+	calls: func(run scenarioRun) int { return run.requestCount(cachelab.Queries, quickCached) },
+	complete: func(_ scenarioRun, t *trial, r cachelab.Row) {
 		figures := map[string]float64{"queries_per_second": float64(r.Asked) / r.Elapsed.Seconds()}
 		if r.ConnectionMemory > 0 {
 			figures["kb_per_connection"], figures["kernel_kb_per_connection"] = r.ConnectionMemory/1000, r.KernelMemory/1000

@@ -59,5 +59,5 @@ func TestTableOfCachesHasAColumnForEachScenario(t *testing.T) {
 |---|--:|--:|--:|--:|--:|
 | **forwarder** | 1.0 | 2.0 | 3.0 | 4.0 | 7.2 |
 | unbound | 11.0 | 12.0 | 13.0 | – | – |
-`, formatCaches(found))
+`, formatCacheTable(found))
 }

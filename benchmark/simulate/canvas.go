@@ -70,8 +70,7 @@ func (c *canvas) drawAxes(xTitle string) {
 // drawLine draws a line through the points in the range of the horizontal axis. texts are the rows of the line's label.
 func (c *canvas) drawLine(style lineStyle, points []point, texts ...string) {
 	var path strings.Builder
-	label := lineLabel{class: style.class, texts: texts}
-	command := "M"
+	label, command := lineLabel{class: style.class, texts: texts}, "M"
 	for _, p := range points {
 		if p.X < c.x.low || p.X > c.x.high*1.001 {
 			continue

@@ -28,9 +28,10 @@ import (
 // A sendFunc sends the request with the given ID to a backend. It returns the number of the attempt that was answered.
 type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 
-// A clientSetup is the input from which a strategy makes a client: the server, a transport or a dial function, and a
-// clock. The strategy stores in it the functions that close the client and count hedges, and the options of races.
-type clientSetup struct {
+// A clientConfig is the input from which a strategy makes its HTTP or gRPC client, for example a transport and a clock.
+// The strategy stores functions in it that close the client and count refused hedges. If the benchmark itself sends the
+// hedges, the strategy also stores options for that.
+type clientConfig struct {
 	clock          func() time.Duration // is stopped while other contenders have their turn
 	rate           float64              // the true number of requests per second, for strategies that need the rate; else 0
 	serverLocation *serverLocation      // of a simulated network, in which a strategy can dial other addresses; else nil
@@ -56,8 +57,8 @@ type clientSetup struct {
 // A dialFunc is a function that opens a connection, like net.Dialer.DialContext.
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// An attemptCounter counts the attempts of each request. Over a simulated network, where no transport may come between
-// this library and the network, it is an observer.
+// An attemptCounter counts the attempts of each request. A transport or a gRPC interceptor below the client increments it.
+// Over a simulated network, this library needs the *http.Transport itself, so the counter is an observer of the library.
 type attemptCounter struct {
 	hedge.NopObserver
 	attempts []atomic.Int32 // by request
@@ -86,54 +87,55 @@ func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hed
 
 type requestIDKey struct{}
 
-// newClient makes a client of the strategy for the server at the location at, over http or grpc. It fills in setup.
-func (s strategy) newClient(protocol string, at *serverLocation, setup *clientSetup) (sendFunc, error) {
+// newClient makes a client of the strategy for the server at the location at. protocol is http or grpc. It completes
+// config, from which the strategy makes the client.
+func (s strategy) newClient(protocol string, at *serverLocation, config *clientConfig) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {
 		over = s.newGRPCClient
 	}
-	send, err := over(at, setup)
-	if err != nil || setup.raceOptions == nil {
+	send, err := over(at, config)
+	if err != nil || config.raceOptions == nil {
 		return send, err
 	}
 	// The client is raced after delays, without a budget.
 	return func(ctx context.Context, id int) (int, error) {
-		r := race.Race[int]{Style: *setup.raceOptions}
-		out := r.Run(ctx, raceOperation(func(ctx context.Context) (int, error) { return send(ctx, id) }), &race.FixedSchedule{Delays: setup.delays})
+		r := race.Race[int]{Style: *config.raceOptions}
+		out := r.Run(ctx, raceOperation(func(ctx context.Context) (int, error) { return send(ctx, id) }), &race.FixedSchedule{Delays: config.delays})
 		out.Attempt.Release()
 		return out.Value, out.Err
 	}, nil
 }
 
-func (s strategy) newHTTPClient(at *serverLocation, setup *clientSetup) (sendFunc, error) {
-	setup.base = &http.Transport{MaxIdleConnsPerHost: 256}
+func (s strategy) newHTTPClient(at *serverLocation, config *clientConfig) (sendFunc, error) {
+	config.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
 	if at.net != nil {
-		setup.base.DialContext = at.dialServer
+		config.base.DialContext = at.dialServer
 	}
 	if at.trust != nil {
-		setup.base.TLSClientConfig, setup.base.ForceAttemptHTTP2, scheme = at.trust.Clone(), true, "https://"
+		config.base.TLSClientConfig, config.base.ForceAttemptHTTP2, scheme = at.trust.Clone(), true, "https://"
 	}
-	setup.replicaTransport = setup.base
+	config.replicaTransport = config.base
 	if at.config.randomReplica {
-		setup.replicaTransport = randomReplicaTransport{setup.base, at}
+		config.replicaTransport = randomReplicaTransport{config.base, at}
 	}
-	setup.countingTransport, setup.url = &countingTransport{setup.replicaTransport, setup.sent.attempts}, scheme+at.addr+"/"
-	setup.closeClient = setup.base.CloseIdleConnections
-	rt, err := s.http(setup)
+	config.countingTransport, config.url = &countingTransport{config.replicaTransport, config.sent.attempts}, scheme+at.addr+"/"
+	config.closeClient = config.base.CloseIdleConnections
+	rt, err := s.http(config)
 	if err != nil {
 		return nil, err
 	}
 	client := &http.Client{Transport: rt}
-	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, setup.url, id) }, nil
+	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, config.url, id) }, nil
 }
 
-func (s strategy) newGRPCClient(at *serverLocation, setup *clientSetup) (sendFunc, error) {
-	setup.policy = "round_robin"
+func (s strategy) newGRPCClient(at *serverLocation, config *clientConfig) (sendFunc, error) {
+	config.policy = "round_robin"
 	if at.config.randomReplica {
-		setup.policy = randomPickerName
+		config.policy = randomPickerName
 	}
-	setup.connect = func(dial dialFunc, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
+	config.connect = func(dial dialFunc, chain ...grpc.UnaryClientInterceptor) (*grpc.ClientConn, error) {
 		opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(chain...)}
 		if at.net != nil {
 			opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return dial(ctx, "tcp", addr) }))
@@ -147,26 +149,26 @@ func (s strategy) newGRPCClient(at *serverLocation, setup *clientSetup) (sendFun
 			}
 			all.InitialState(resolver.State{Addresses: addrs})
 			target = "replicas:///"
-			opts = append(opts, grpc.WithResolvers(all), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"`+setup.policy+`":{}}]}`))
+			opts = append(opts, grpc.WithResolvers(all), grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"`+config.policy+`":{}}]}`))
 		}
 		conn, err := grpc.NewClient(target, opts...)
 		if err == nil {
-			closeClient := setup.closeClient
-			setup.closeClient = func() { closeClient(); _ = conn.Close() }
+			closeClient := config.closeClient
+			config.closeClient = func() { closeClient(); _ = conn.Close() }
 		}
 		return conn, err
 	}
-	chain, err := s.grpc(setup)
+	chain, err := s.grpc(config)
 	if err != nil {
 		return nil, err
 	}
 	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-		if setup.sent.winners == nil { // else the library is observed
-			setup.sent.attempts[req.(*wrapperspb.Int64Value).Value].Add(1)
+		if config.sent.winners == nil { // else the library is observed
+			config.sent.attempts[req.(*wrapperspb.Int64Value).Value].Add(1)
 		}
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
-	conn, err := setup.connect(at.dialServer, append(chain, count)...)
+	conn, err := config.connect(at.dialServer, append(chain, count)...)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +191,8 @@ func (a randomReplicaTransport) RoundTrip(req *http.Request) (*http.Response, er
 	return a.base.RoundTrip(req)
 }
 
-// pickReplica returns the index of the replica, below n, to which the attempt in ctx goes.
+// pickReplica returns the index of a random replica, below n, for the attempt in ctx. The ID of the request and the
+// number of the attempt determine it.
 func pickReplica(ctx context.Context, n int) int {
 	id, _ := ctx.Value(requestIDKey{}).(int)
 	attempt, _ := hedge.AttemptFromContext(ctx)
@@ -218,7 +221,8 @@ func (p randomPicker) Pick(info balancer.PickInfo) (balancer.PickResult, error) 
 	return balancer.PickResult{SubConn: p[pickReplica(info.Ctx, len(p))]}, nil
 }
 
-// A raceOperation adapts a function to the interface race.Operation. Its results need not be closed.
+// A raceOperation is a function that package race can run several times at once, as the attempts of one request. Its
+// results need not be closed.
 type raceOperation func(context.Context) (int, error)
 
 func (f raceOperation) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }
@@ -245,7 +249,7 @@ func sendGet(ctx context.Context, client *http.Client, url string, id int) (atte
 	return strconv.Atoi(string(body))
 }
 
-// A countingTransport counts the attempts of each request.
+// A countingTransport counts the attempts of each request, and sends them by the next transport.
 type countingTransport struct {
 	next http.RoundTripper
 	sent []atomic.Int32

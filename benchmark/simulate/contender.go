@@ -24,7 +24,7 @@ type contender struct {
 	seed       uint64
 	hidden     bool // runs only because the best static delays are computed from its calls
 
-	setup   clientSetup
+	config  clientConfig
 	backend *backend // from open to close
 	request sendFunc
 
@@ -38,63 +38,65 @@ type contender struct {
 	task   *progressTask
 }
 
-// newContender starts a server and a client of strategy s for the traffic of w. requests is the number of calls. A
-// strategy that asks for it gets rate, the requests per second.
-func newContender(s strategy, protocol string, j job, w virtual.Simulation, requests int, rate float64) (*contender, error) {
+// newContender starts a client and a server of strategy s for a run over sockets with the traffic of w. requests is the
+// number of calls. rate is the number of requests per second, for strategies that must be given it.
+func newContender(s strategy, protocol string, run scenarioRun, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
-		strategy: s, protocol: protocol, network: j.scenario.network, fake: j.fake, simulation: s.withLimiters(w), seed: j.seed,
+		strategy: s, protocol: protocol, network: run.scenario.network, fake: run.fake, simulation: s.withLimiters(w), seed: run.seed,
 		calls: make([]latency.Call, requests),
 	}
-	c.setup = clientSetup{clock: c.watch.read, sent: &attemptCounter{attempts: make([]atomic.Int32, requests)}}
+	c.config = clientConfig{clock: c.watch.read, sent: &attemptCounter{attempts: make([]atomic.Int32, requests)}}
 	if s.needsRate {
-		c.setup.rate = rate
+		c.config.rate = rate
 	}
 	return c, c.startEpisode()
 }
 
-// requestsPerClient returns the number of requests of an episode. A new client sends the requests of each episode.
-func (c *contender) requestsPerClient() int {
+// requestsPerEpisode returns how many requests a client sends before a new one replaces it. It is the number of all
+// requests, except in scenarios about new clients.
+func (c *contender) requestsPerEpisode() int {
 	if c.simulation.Episodes > 0 {
 		return c.simulation.Requests
 	}
 	return len(c.calls)
 }
 
-// startEpisode starts a new server and a new client, for the next part of the requests.
+// startEpisode starts a new server and a new client, for an episode: a part of the requests, or in most scenarios all.
 func (c *contender) startEpisode() error {
 	var at *serverLocation
 	var err error
 	if c.network != nil {
-		at, err = c.network.newSimulatedNetwork(c.protocol, c.done/c.requestsPerClient(), c.watch.read)
+		at, err = c.network.newSimulatedLocation(c.protocol, c.done/c.requestsPerEpisode(), c.watch.read)
 		if err == nil && !c.fake {
 			at.net.EnablePreciseTiming()
 		}
 	} else {
-		at, err = newLoopbackNetwork()
+		at, err = newLoopbackLocation()
 	}
 	if err != nil {
 		return err
 	}
-	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerClient())
-	c.setup.refused, c.setup.closeClient = func() int { return 0 }, func() {}
+	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerEpisode())
+	c.config.refused, c.config.closeClient = func() int { return 0 }, func() {}
 	if c.network != nil {
-		c.setup.serverLocation = at
+		c.config.serverLocation = at
 	}
-	if c.request, err = c.strategy.newClient(c.protocol, at, &c.setup); err != nil {
+	if c.request, err = c.strategy.newClient(c.protocol, at, &c.config); err != nil {
 		c.endEpisode()
 	}
 	return err
 }
 
-// endEpisode stops the server and the client, and adds their counts to the results of c. Between episodes it does nothing.
+// endEpisode stops the client and the server that startEpisode started, and adds their counts to the results of c.
+// Between episodes it does nothing.
 func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return
 	}
-	c.denied += c.setup.refused()
+	c.denied += c.config.refused()
 	c.opened += int(c.backend.acceptedConns.Load())
 	c.worked += int(c.backend.processed.Load())
-	c.setup.closeClient()
+	c.config.closeClient()
 	for _, stop := range c.backend.stops {
 		stop()
 	}
@@ -102,19 +104,19 @@ func (c *contender) endEpisode() {
 	c.backend = nil
 }
 
-// sendRound sends the next n requests, and starts a new episode whenever one ends. arrivals has the random times
-// between requests in an open loop.
+// sendRound sends the next n requests of the contender. If its client has sent all requests that it may send, a new
+// client and server continue. arrivals has the random times between requests in an open loop.
 func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.RandomSource) error {
 	runtime.GC() // each contender pays for its own garbage
 	to := min(c.done+n, len(c.calls))
 	for c.done < to && ctx.Err() == nil {
-		if c.done > 0 && c.done%c.requestsPerClient() == 0 {
+		if c.done > 0 && c.done%c.requestsPerEpisode() == 0 {
 			c.endEpisode()
 			if err := c.startEpisode(); err != nil {
 				return err
 			}
 		}
-		at, stop := c.done%c.requestsPerClient(), c.requestsPerClient()
+		at, stop := c.done%c.requestsPerEpisode(), c.requestsPerEpisode()
 		if c.network != nil && at < c.network.freeze {
 			stop = c.network.freeze
 		}
@@ -123,7 +125,8 @@ func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.Rand
 	return nil
 }
 
-// sendUntil sends requests until c has sent total requests since the start of the run. It adds the processor time to c.used.
+// sendUntil sends requests until c has sent total requests since the start of the run. It adds their processor time to
+// c.used.
 func (c *contender) sendUntil(ctx context.Context, total int, arrivals *virtual.RandomSource) {
 	before, _ := cputime.Process()
 	c.watch.start()
@@ -141,14 +144,15 @@ func (c *contender) sendUntil(ctx context.Context, total int, arrivals *virtual.
 	c.done += load.Run(ctx, total-from, func(i int) { c.sendRequest(from + i) })
 }
 
-// sendRequest sends the request with the given ID and records the call. Interrupting the benchmark does not cancel it.
+// sendRequest sends the request with the given ID and stores its latency and outcome in c.calls. Interrupting the
+// benchmark does not cancel it.
 func (c *contender) sendRequest(id int) {
-	call := latency.Call{Index: int32(id % c.requestsPerClient()), Start: c.watch.read()}
+	call := latency.Call{Index: int32(id % c.requestsPerEpisode()), Start: c.watch.read()}
 	ctx := context.Background()
 	if c.network != nil {
 		ctx = context.WithValue(ctx, requestIDKey{}, id)
 		if n := len(c.network.rtts); n > 0 {
-			call.Host = int16(id / c.requestsPerClient() % n)
+			call.Host = int16(id / c.requestsPerEpisode() % n)
 		}
 	}
 	if c.simulation.Timeout > 0 {
@@ -159,7 +163,7 @@ func (c *contender) sendRequest(id int) {
 	start := time.Now()
 	attempt, err := c.request(ctx, id)
 	call.Latency = time.Since(start)
-	if won := c.setup.sent.winners; won != nil {
+	if won := c.config.sent.winners; won != nil {
 		attempt = int(won[id].Load())
 	}
 	call.Winner = int8(min(attempt, math.MaxInt8))
@@ -173,12 +177,13 @@ func (c *contender) sendRequest(id int) {
 func (c *contender) finishedCalls() []latency.Call {
 	calls := c.calls[:c.done]
 	for i := range calls {
-		calls[i].Hedges = uint8(max(c.setup.sent.attempts[i].Load()-1, 0))
+		calls[i].Hedges = uint8(max(c.config.sent.attempts[i].Load()-1, 0))
 	}
 	return calls
 }
 
-// toTrial returns the results of c in scenario sc as a trial, once its last episode has ended. protocol is the engine's name.
+// toTrial returns the measurements of c in scenario sc, for the results. The server and the client must have stopped.
+// protocol is the engine's name, http or grpc.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
 	t.conns = &c.opened
@@ -193,7 +198,7 @@ func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
 	return t
 }
 
-// A stopwatch measures the time that a strategy runs, without its pauses. The zero value is stopped at 0.
+// A stopwatch measures the time that a strategy runs, without the pauses in which others run. The zero value is stopped at 0.
 type stopwatch struct {
 	mu    sync.Mutex
 	ran   time.Duration

@@ -60,8 +60,8 @@ func (b benchmarkResults) median(name, unit string) (m, halfRange float64, ok bo
 	return v[(len(v)-1)/2], (v[len(v)-1] - v[0]) / 2, true
 }
 
-// formatCosts returns the Markdown table of the time and the allocations that each hedging library adds to a call.
-func formatCosts(b benchmarkResults) string {
+// formatCostTable returns the Markdown table of the time and the allocations that each hedging library adds to a call.
+func formatCostTable(b benchmarkResults) string {
 	kinds := []struct{ title, name string }{
 		{"HTTP/1.1", "http1"}, {"HTTP/1.1, a context per request", "http1-fresh-context"},
 		{"HTTP/2", "http2"}, {"HTTP/2, a context per request", "http2-fresh-context"},

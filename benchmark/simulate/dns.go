@@ -18,10 +18,9 @@ func init() {
 // dnsTransports has the names of the transports in package dnslab, UDP first.
 var dnsTransports = []string{"udp", "tls", "https"}
 
-// newDNSEngine returns the engine dns of simulate. DNS clients and forwarders query DNS servers over a simulated network,
-// through kernel sockets in network namespaces. It needs root on Linux. Forwarders are processes of their own.
-//
-// Extra requests are all queries beyond one for each lookup, so they include retransmissions.
+// newDNSEngine returns the engine dns of simulate, for the transport udp, tls or https. DNS clients and forwarders query
+// DNS servers over a simulated network, through kernel sockets in network namespaces. It needs root on Linux. Forwarders
+// are processes of their own. Extra requests are all queries beyond one for each lookup, so they include retransmissions.
 func newDNSEngine(transport string) engine {
 	return labEngine[lab.Row]{
 		engineSpec: engineSpec{
@@ -35,6 +34,6 @@ func newDNSEngine(transport string) engine {
 		},
 		contenders: func(string) []string { return dnslab.ContendersForTransport(transport) },
 		how:        "all in turn", run: dnslab.Run,
-		calls: func(j job) int { return j.requestCount(dnslab.DefaultLookups, 505) },
+		calls: func(run scenarioRun) int { return run.requestCount(dnslab.DefaultLookups, 505) },
 	}
 }

@@ -16,7 +16,7 @@ const (
 
 var tablePattern = regexp.MustCompile(`(?s)<!-- table:([a-z0-9-]+) -->\n.*?<!-- /table -->`)
 
-// A renderedTable is the new content of a table in a document, and the picture of the same run if there is one.
+// A renderedTable is the new content of a table in a document, and the chart of the same run if there is one.
 type renderedTable struct {
 	body    string
 	picture []byte

@@ -28,9 +28,9 @@ var endpointsEngine = labEngine[endpointlab.Row]{
 	},
 	contenders: func(string) []string { return endpointlab.Contenders },
 	how:        "all in fake time", run: endpointlab.FakeTimeRun.Run,
-	calls:     func(j job) int { return j.requestCount(endpointlab.DefaultCalls, 8000) },
+	calls:     func(run scenarioRun) int { return run.requestCount(endpointlab.DefaultCalls, 8000) },
 	fixedRate: "the rate of calls to endpoints is that of the scenario",
-	complete: func(_ job, t *trial, r endpointlab.Row) {
+	complete: func(_ scenarioRun, t *trial, r endpointlab.Row) {
 		t.engineFigures = wholeScenarioFigures(map[string]float64{"tokens_pct": 100 * float64(r.Tokens) / float64(len(r.Calls))})
 	},
 }

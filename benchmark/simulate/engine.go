@@ -7,18 +7,16 @@ import (
 	"time"
 )
 
-// An engine is a mode of simulate, selected by the flag -engine. It has scenarios, and runs strategies in these
-// scenarios. Examples are virtual, a simulation in virtual time, and http, which sends requests over loopback sockets.
-//
-// The file of an engine contains its scenarios, strategies and table columns. Only the engine dns has a flag of its own,
-// -transport, which is an option of the command.
+// An engine is a way to measure strategies, selected by the flag -engine. It has scenarios, and runs strategies in
+// these scenarios. Examples are virtual, a simulation in virtual time, and http, which sends requests over loopback
+// sockets. The file of an engine contains its scenarios, strategies and table columns.
 type engine interface {
 	spec() engineSpec
 	// supports reports whether the engine can run the strategy in one of its scenarios.
 	supports(scenario, strategy) bool
-	// runJob does a job once and passes each trial to keep, which may be called from several goroutines. If ctx ends,
-	// runJob passes the trials that have enough requests.
-	runJob(ctx context.Context, j job, keep func(trial)) error
+	// runOnce does one run of a scenario and passes the trial of each strategy to keep, which may be called from
+	// several goroutines. If ctx ends, runOnce passes the trials that have enough requests.
+	runOnce(ctx context.Context, run scenarioRun, keep func(trial)) error
 }
 
 // An engineSpec describes an engine: its scenarios, the tolerated lateness of timers, and the columns of its tables.

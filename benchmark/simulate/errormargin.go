@@ -20,11 +20,11 @@ const (
 )
 
 // batchErrorMargins returns half of the 95 % interval of each figure of one run, whose calls may depend on each other.
-// It multiplies a standard error by Student's factor. The standard error comes from a bootstrap of ten consecutive
-// batches. Ten batches can agree by chance, so a quantile's interval is never below that of independent calls.
+// It multiplies a standard error, from a bootstrap of ten consecutive batches of calls, by Student's factor. Ten
+// batches can agree by chance, so a quantile's interval is never below that of independent calls.
 //
-// phases are the latencies of the parts of the run that differ on purpose, in the order of the calls. Each phase is
-// divided into ten batches. sorted has all latencies. The result is zero for fewer than 100 latencies.
+// phases are the latencies in the order of the calls, divided where the scenario itself changes the latencies. Each
+// phase has ten batches. sorted has all latencies. The result is zero for fewer than 100 latencies.
 func batchErrorMargins(phases [][]float64, sorted []float64) errorMargins {
 	if len(sorted) < 10*batchCount {
 		return errorMargins{}
@@ -94,9 +94,8 @@ func quantileInterval(sorted []float64, q float64) (low, high float64) {
 
 // newTailBucketEdges returns the edges of histogram buckets for high quantiles, in ascending order. They are values
 // from the highest quarter of sorted, up to the highest value, and denser among higher values.
-func newTailBucketEdges(sorted []float64) []float64 {
+func newTailBucketEdges(sorted []float64) (edges []float64) {
 	n := len(sorted)
-	var edges []float64
 	for above := 1; above <= n/4; above += 1 + above/200 {
 		edges = append(edges, sorted[n-above])
 	}

@@ -31,15 +31,15 @@ var faultsEngine = labEngine[faultlab.Row]{
 		hidden:        []string{"extra requests", "wins"},
 	},
 	contenders: func(string) []string { return faultlab.Contenders },
-	how:        "all at once", calls: faultQueries, run: faultlab.Run,
-	complete: func(_ job, t *trial, r faultlab.Row) {
+	how:        "all at once", calls: faultQueryCount, run: faultlab.Run,
+	complete: func(_ scenarioRun, t *trial, r faultlab.Row) {
 		t.engineFigures = wholeScenarioFigures(map[string]float64{"denials": float64(r.Denials), "last_answer_ms": toMillis(r.LastAnswer)})
 	},
 }
 
-// faultQueries returns the number of queries to each resolver: the duration of the scenario times the rate of -rps or
-// the default.
-func faultQueries(j job) int {
-	seconds := faultlab.QueryDuration(j.scenario.name).Seconds()
-	return j.requestCount(int(cmp.Or(j.size.rps, faultlab.DefaultRate)*seconds), int(cmp.Or(j.size.rps, 20)*seconds))
+// faultQueryCount returns how many queries each resolver gets: the value of -requests, or else the duration of the
+// scenario times the rate of -rps or the default.
+func faultQueryCount(run scenarioRun) int {
+	seconds := faultlab.QueryDuration(run.scenario.name).Seconds()
+	return run.requestCount(int(cmp.Or(run.size.rps, faultlab.DefaultRate)*seconds), int(cmp.Or(run.size.rps, 20)*seconds))
 }

@@ -47,9 +47,9 @@ func TestFaultsEngineAsksAllResolversAtOnce(t *testing.T) {
 func TestTheTimeOfFaultsIsKnown(t *testing.T) {
 	o, err := parseOptions([]string{"-engine", "faults", "-scenario", "all"}, io.Discard)
 	require.NoError(t, err)
-	require.Len(t, o.newJobs(nil), 9)
-	for _, j := range o.newJobs(nil) {
-		j.size.requests = 500
-		assert.Equal(t, 500, faultQueries(j))
+	require.Len(t, o.planRuns(nil), 9)
+	for _, run := range o.planRuns(nil) {
+		run.size.requests = 500
+		assert.Equal(t, 500, faultQueryCount(run))
 	}
 }

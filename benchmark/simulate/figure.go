@@ -8,8 +8,7 @@ import (
 
 func toMillis(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// roundToFourDecimals returns x rounded to four decimals, for figures in results. For x in milliseconds, this is a
-// tenth of a microsecond.
+// roundToFourDecimals returns x rounded to four decimals, for figures in results: tenths of a microsecond in milliseconds.
 func roundToFourDecimals(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
 // formatMillis returns x, a number of milliseconds, as text: with two decimals below 10, one decimal below 100, and

@@ -60,8 +60,8 @@ func runVirtual(t *testing.T, name string, s trafficFlags, strategies ...string)
 	var mu sync.Mutex
 	rows := make(map[string]row)
 	sc := findScenario(name)
-	j := job{scenario: &sc, strategies: strategies, seed: 1, size: s}
-	require.NoError(t, virtualEngine{}.runJob(t.Context(), j, func(tr trial) {
+	run := scenarioRun{scenario: &sc, strategies: strategies, seed: 1, size: s}
+	require.NoError(t, virtualEngine{}.runOnce(t.Context(), run, func(tr trial) {
 		r := tr.toResult()
 		mu.Lock()
 		defer mu.Unlock()

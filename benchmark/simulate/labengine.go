@@ -11,18 +11,18 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A labEngine is an engine whose strategies are the contenders of a lab, a package that compares contenders. R is the
-// type of the lab's results.
+// A labEngine is an engine whose scenarios and strategies come from a lab: a package with an experiment, for example
+// cachelab for DNS servers with caches. A lab calls strategies contenders. R is the type of its results.
 type labEngine[R interface{ CommonRow() lab.Row }] struct {
 	engineSpec
 	contenders func(scenario string) []string // that can run in the scenario
 	how        string                         // the contenders run, for the progress: at once or in turn
-	calls      func(job) int                  // of each contender
+	calls      func(scenarioRun) int          // of each contender
 	fixedRate  string                         // the reason for which -rps is an error; empty: it is none
 	run        func(context.Context, lab.Config) ([]R, error)
 
 	// complete sets the figures of a trial that only this lab has; nil: it has none.
-	complete func(job, *trial, R)
+	complete func(scenarioRun, *trial, R)
 }
 
 func (e labEngine[R]) spec() engineSpec { return e.engineSpec }
@@ -31,28 +31,28 @@ func (e labEngine[R]) supports(sc scenario, s strategy) bool {
 	return slices.Contains(e.contenders(sc.name), s.name)
 }
 
-func (e labEngine[R]) runJob(ctx context.Context, j job, keep func(trial)) error {
-	if e.fixedRate != "" && j.size.rps > 0 {
-		return fmt.Errorf("-rps %v: %s", j.size.rps, e.fixedRate)
+func (e labEngine[R]) runOnce(ctx context.Context, run scenarioRun, keep func(trial)) error {
+	if e.fixedRate != "" && run.size.rps > 0 {
+		return fmt.Errorf("-rps %v: %s", run.size.rps, e.fixedRate)
 	}
 	conf := lab.Config{
-		Scenario: j.scenario.name, Contenders: j.strategies, Calls: e.calls(j), Rate: j.size.rps, Seed: j.seed, Transport: j.transport, Peers: j.peers,
+		Scenario: run.scenario.name, Contenders: run.strategies, Calls: e.calls(run), Rate: run.size.rps, Seed: run.seed, Transport: run.transport, Peers: run.peers,
 	}
-	task := j.progress.addTask(j.scenario.name, e.how, conf.Calls*len(conf.Contenders))
+	task := run.progress.addTask(run.scenario.name, e.how, conf.Calls*len(conf.Contenders))
 	var done atomic.Int64
 	conf.Progress = func(n int) { task.setDone(int(done.Add(int64(n)))) }
-	conf.Skipped = func(reason string) { j.progress.printLine("left out: %s", reason) }
+	conf.Skipped = func(reason string) { run.progress.printLine("left out: %s", reason) }
 	began := time.Now()
-	defer j.timers.startMeasuring()()
+	defer run.timers.startMeasuring()()
 	rows, err := e.run(ctx, conf)
 	if err != nil && (ctx.Err() == nil || len(rows) == 0) {
 		task.markStopped()
 		return err
 	}
 	for _, r := range rows {
-		if t := j.newLabTrial(e.name, r.CommonRow()); len(t.calls) > 0 {
+		if t := run.newLabTrial(e.name, r.CommonRow()); len(t.calls) > 0 {
 			if e.complete != nil {
-				e.complete(j, &t, r)
+				e.complete(run, &t, r)
 			}
 			keep(t)
 		}
@@ -61,9 +61,9 @@ func (e labEngine[R]) runJob(ctx context.Context, j job, keep func(trial)) error
 	return err
 }
 
-// newLabTrial returns a trial of the job with the figures that all labs have.
-func (j job) newLabTrial(engine string, r lab.Row) trial {
-	t := j.newTrial(engine, r.Contender, r.Calls)
+// newLabTrial returns a trial of the run with the figures that all labs measure. r is a lab's result for one strategy.
+func (run scenarioRun) newLabTrial(engine string, r lab.Row) trial {
+	t := run.newTrial(engine, r.Contender, r.Calls)
 	t.refused, t.failures = int(r.Denied), r.Failures
 	if r.Sent > 0 {
 		sent := roundToFourDecimals(r.SentPerCall())
@@ -76,8 +76,8 @@ func (j job) newLabTrial(engine string, r lab.Row) trial {
 	return t
 }
 
-// newLabScenarios converts the scenarios of a lab. It puts prefix before each description, and passes each scenario to
-// the functions in changes.
+// newLabScenarios converts the scenarios of a lab, a package with an experiment, to scenarios of simulate. It puts
+// prefix before each description. The functions in changes modify each scenario.
 func newLabScenarios(prefix string, all []lab.Scenario, changes ...func(*scenario)) (scenarios []scenario) {
 	for _, s := range all {
 		sc := scenario{name: s.Name, description: prefix + s.Description}
@@ -89,8 +89,8 @@ func newLabScenarios(prefix string, all []lab.Scenario, changes ...func(*scenari
 	return scenarios
 }
 
-// divideByIndex divides a scenario into two parts: name has the calls for whose index contains returns true, and others
-// has the rest.
+// divideByIndex divides the calls of a scenario, numbered in their order, into two parts with table rows of their own.
+// The part with the given name has the calls for whose index contains returns true; the part others has the rest.
 func divideByIndex(name string, contains func(index int32) bool) []scenarioPart {
 	return []scenarioPart{
 		{name: name, contains: func(c latency.Call) bool { return contains(c.Index) }},

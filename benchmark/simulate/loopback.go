@@ -10,15 +10,13 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A loopbackEngine is the engine http or grpc of simulate, named by its value. It sends real requests over loopback
-// sockets, with the real libraries. The server answers after the latency of the scenario, and stops when the request is
-// cancelled.
+// A loopbackEngine is the engine http or grpc of simulate, named by its value. It sends real requests over loopback sockets,
+// with the real libraries. The server answers after the latency of the scenario, and stops when the request is cancelled.
 //
-// The strategies take turns in ten rounds, so that a disturbance of the machine affects all of them. CPU time is that
-// of client and server together.
+// The strategies take turns in ten rounds, so that a disturbance of the machine affects all of them. CPU time is that of
+// client and server together.
 //
-// A scenario with a simulated network runs over that network in memory instead of loopback sockets, for half a minute
-// at most. Tests run it in fake time.
+// A scenario with a simulated network runs over that network in memory, for half a minute at most.
 type loopbackEngine string
 
 func init() {
@@ -62,16 +60,16 @@ const (
 	quickCalibrationRequests = 500
 )
 
-func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
-	simulation := j.scenario.scaledSimulation(j.size)
-	t := turnRunner{job: j, plan: j.newJobSchedule(simulation), began: time.Now()}
-	rate, err := l.requestRate(ctx, j, simulation)
+func (l loopbackEngine) runOnce(ctx context.Context, run scenarioRun, keep func(trial)) error {
+	simulation := run.scenario.adjustedSimulation(run.size)
+	t := roundRunner{scenarioRun: run, plan: run.newRequestSchedule(simulation), began: time.Now()}
+	rate, err := l.measureSocketRequestRate(ctx, run, simulation)
 	if err != nil {
 		return err
 	}
 	defer t.endEpisodes()
-	for _, name := range j.contenderNames() {
-		c, err := newContender(findStrategy(name), string(l), j, simulation, t.plan.requests, rate)
+	for _, name := range run.neededStrategies() {
+		c, err := newContender(findStrategy(name), string(l), run, simulation, t.plan.requests, rate)
 		if err != nil {
 			return err
 		}
@@ -88,49 +86,50 @@ func (l loopbackEngine) runJob(ctx context.Context, j job, keep func(trial)) err
 			c.task.markStopped()
 		default:
 			c.task.reportFinished(c.watch.read())
-			keep(c.toTrial(string(l), j.scenario, j.seed))
+			keep(c.toTrial(string(l), run.scenario, run.seed))
 		}
 	}
 	return ctx.Err()
 }
 
-// contenderNames returns the strategies of the job. If best static delays are among them, it adds the two strategies
-// from whose calls these delays are computed.
-func (j job) contenderNames() []string {
-	names := j.strategies
-	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).isBestStatic() }) {
+// neededStrategies returns the strategies that must run. They are the selected ones, and those from whose calls best
+// static delays are computed, if such delays are selected: no hedging and this library.
+func (run scenarioRun) neededStrategies() []string {
+	names := run.strategies
+	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).hasBestStaticDelays() }) {
 		names = sortStrategyNames(append([]string{baselineStrategy, libraryStrategy}, names...))
 	}
 	return names
 }
 
-// A jobSchedule is the number of requests that each strategy of a scenario sends, and the time limit for all of them.
-type jobSchedule struct {
+// A requestSchedule says how many requests each strategy sends in a run over sockets, and how long all strategies may take.
+type requestSchedule struct {
 	requests int
 	perRound int           // requests in a round
 	limit    time.Duration // of all contenders together; 0: none
 }
 
-// newJobSchedule returns the schedule for the traffic of w. Unless -requests is set, the time limit determines the requests.
-func (j job) newJobSchedule(w virtual.Simulation) jobSchedule {
-	p := jobSchedule{requests: j.size.requests}
+// newRequestSchedule returns the schedule for the traffic of w. Unless -requests or a simulated network fixes the
+// number of requests, it is what the time limit allows.
+func (run scenarioRun) newRequestSchedule(w virtual.Simulation) requestSchedule {
+	p := requestSchedule{requests: run.size.requests}
 	if p.requests == 0 {
-		p.limit = timeLimit / time.Duration(j.share)
-		if j.size.quick {
-			p.limit = quickTimeLimit / time.Duration(j.share)
+		p.limit = timeLimit / time.Duration(run.share)
+		if run.size.quick {
+			p.limit = quickTimeLimit / time.Duration(run.share)
 		}
 	}
 	unit := 1 // what a round has whole ones of
-	each := expectedRequestDuration(w) * time.Duration(len(j.contenderNames()))
+	each := expectedTimePerRequest(w) * time.Duration(len(run.neededStrategies()))
 	switch {
-	case j.scenario.network != nil:
+	case run.scenario.network != nil:
 		p.requests = max(w.Episodes, 1) * w.Requests
 		if w.Episodes > 0 {
 			unit = w.Requests
 		} else if w.Queue != nil {
 			unit = p.requests / 5 // each round begins with empty queues
 		}
-		if p.limit > 0 && j.size.quick {
+		if p.limit > 0 && run.size.quick {
 			p.limit = min(p.limit, quickNetworkTimeLimit)
 		} else if p.limit > 0 {
 			p.limit = min(p.limit, networkTimeLimit)
@@ -143,9 +142,9 @@ func (j job) newJobSchedule(w virtual.Simulation) jobSchedule {
 	return p
 }
 
-// expectedRequestDuration returns the expected duration of a run with the traffic of w, divided by the number of
-// requests. In a closed loop, it adds the overhead of sockets and timers to the latency in virtual time.
-func expectedRequestDuration(w virtual.Simulation) time.Duration {
+// expectedTimePerRequest returns the expected duration of a run with the traffic of w, divided by the number of requests. In
+// a closed loop, it is the mean latency in virtual time, plus the overhead of sockets and timers, over the number of workers.
+func expectedTimePerRequest(w virtual.Simulation) time.Duration {
 	const added = 700 * time.Microsecond
 	w.Episodes, w.Requests = 1, 2000
 	if w.Workers == 0 {
@@ -159,10 +158,10 @@ func expectedRequestDuration(w virtual.Simulation) time.Duration {
 	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-// requestRate returns the number of requests per second in w, or 0 if no strategy of job j needs it. In a closed loop
-// it measures the rate by real requests, as measureRequestRate does in virtual time.
-func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simulation) (float64, error) {
-	i := slices.IndexFunc(j.strategies, func(n string) bool { return findStrategy(n).needsRate })
+// measureSocketRequestRate returns the number of requests per second in w, which some strategies must be given, or 0 if
+// the run has none of them. In a closed loop it sends requests, as measureVirtualRequestRate does in virtual time.
+func (l loopbackEngine) measureSocketRequestRate(ctx context.Context, run scenarioRun, w virtual.Simulation) (float64, error) {
+	i := slices.IndexFunc(run.strategies, func(n string) bool { return findStrategy(n).needsRate })
 	if i < 0 {
 		return 0, nil
 	}
@@ -170,12 +169,12 @@ func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simula
 		return w.Rate, nil
 	}
 	requests := calibrationRequests
-	if j.size.quick {
+	if run.size.quick {
 		requests = quickCalibrationRequests
 	}
 	rate := float64(bhope.DefaultRPS)
 	for range 2 {
-		c, err := newContender(findStrategy(j.strategies[i]), string(l), j, w, requests, rate)
+		c, err := newContender(findStrategy(run.strategies[i]), string(l), run, w, requests, rate)
 		if err != nil {
 			return 0, err
 		}
@@ -189,36 +188,38 @@ func (l loopbackEngine) requestRate(ctx context.Context, j job, w virtual.Simula
 	return rate, nil
 }
 
-// A turnRunner runs the strategies of a job in rounds, in which each strategy sends some of its requests.
-type turnRunner struct {
-	job
-	plan  jobSchedule
+// A roundRunner runs contenders (strategies with a client and a server) in rounds. In a round, each contender sends
+// some of its requests, so that a disturbance of the machine affects all.
+type roundRunner struct {
+	scenarioRun
+	plan  requestSchedule
 	began time.Time
 
 	all, bestStatics, others []*contender
 }
 
-// addContender adds a strategy to the rounds. One that the job did not ask for has no progress line and no results.
-func (t *turnRunner) addContender(c *contender) {
+// addContender adds a strategy with its client and server to the rounds. If nobody selected it, it only runs for the
+// computation of best static delays, and has no progress line and no results.
+func (t *roundRunner) addContender(c *contender) {
 	if c.hidden = !slices.Contains(t.strategies, c.strategy.name); !c.hidden {
 		c.task = t.progress.addTask(t.scenario.name, c.strategy.name, t.plan.requests)
 	}
 	t.all = append(t.all, c)
-	if c.strategy.isBestStatic() {
+	if c.strategy.hasBestStaticDelays() {
 		t.bestStatics = append(t.bestStatics, c)
 	} else {
 		t.others = append(t.others, c)
 	}
 }
 
-func (t *turnRunner) endEpisodes() {
+func (t *roundRunner) endEpisodes() {
 	for _, c := range t.all {
 		c.endEpisode()
 	}
 }
 
-// runRounds runs all rounds, each with another order of the strategies. If ctx ends, it returns without an error.
-func (t *turnRunner) runRounds(ctx context.Context) (err error) {
+// runRounds lets each strategy send some requests in each round, in another order each time. It returns nil if ctx ends.
+func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 	arrivals := virtual.NewRandomSource(t.seed)
 	turn := func(c *contender, n int) {
 		if ctx.Err() == nil && err == nil {
@@ -242,7 +243,7 @@ func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 		// The best static delays play in the second half, twice as much in each round: they need to know what the others did.
 		if half := planned / 2; i >= half {
 			for _, c := range t.bestStatics {
-				c.setup.delays = t.bestStaticDelays(c.strategy)
+				c.config.delays = t.bestStaticDelays(c.strategy)
 				turn(c, planned*t.plan.perRound*(i+1-half)/(planned-half)-c.done)
 			}
 		}
@@ -250,9 +251,9 @@ func (t *turnRunner) runRounds(ctx context.Context) (err error) {
 	return err
 }
 
-// bestStaticDelays returns the hedge delays, one for each hedge of s, that minimize the latency of the calls without
-// hedging so far. They cost no more hedges per request than this library has sent.
-func (t *turnRunner) bestStaticDelays(s strategy) []time.Duration {
+// bestStaticDelays returns the delays, one for each hedge of s, that would have minimized the latency of the calls
+// without hedging so far. They cost no more hedges per request than this library has sent.
+func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64
 	for _, other := range t.all {

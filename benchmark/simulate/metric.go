@@ -57,15 +57,13 @@ func registerMetrics(own ...metric) {
 	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.engineColumn(), b.engineColumn()) })
 }
 
-// newEngineMetric returns a metric that only one engine has. name is the name in the JSON format and the key
-// in row.engineFigures. title and position are the title and the position of the column. format is the verb of package
-// fmt for values; an empty format means milliseconds.
+// newEngineMetric returns a metric that only one engine measures. name is the name in the JSON format and the key in
+// row.engineFigures. title and position belong to the column. format is a verb of package fmt; empty means milliseconds.
 func newEngineMetric(name, title string, position int, format string) metric {
 	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: position, format: format, isEngineSpecific: true}
 }
 
-// engineColumn returns the position of the metric's column among the columns that only its engine has, from 1. It is 0 if all
-// engines have the metric.
+// engineColumn returns the position of the metric's column among those that only its engine has, or 0 if all engines have it.
 func (m metric) engineColumn() int {
 	if m.isEngineSpecific {
 		return m.position
@@ -106,7 +104,7 @@ func allColumns(engine engineSpec) []metric {
 	return columns
 }
 
-// mainColumns returns the columns of an engine's tables on a terminal: all columns except detailed ones.
+// mainColumns returns the columns of an engine's tables on a terminal: all except those marked as details.
 func mainColumns(engine engineSpec) []metric {
 	return slices.DeleteFunc(allColumns(engine), func(m metric) bool { return m.isDetail })
 }
@@ -143,7 +141,7 @@ func joinRuns(runs []strategyResult) strategyResult {
 	return joined
 }
 
-// setMedian sets metric m in the i-th row of the first run to the median over all runs. It returns half of the range.
+// setMedian sets metric m in the i-th row of runs[0] to the median over all runs. It returns half the range of the values.
 func setMedian[T int | float64](runs []strategyResult, i int, m metric) (half float64) {
 	var all []T
 	for _, run := range runs {

@@ -54,7 +54,7 @@ type serverLocation struct {
 	end     context.CancelFunc // of open
 }
 
-func newLoopbackNetwork() (*serverLocation, error) {
+func newLoopbackLocation() (*serverLocation, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -69,9 +69,10 @@ const (
 	serverHost = dnstest.Name // the certificate's
 )
 
-// newSimulatedNetwork builds the network for one episode, a part of the requests. Episodes use the round-trip times in
-// turn. clock determines when a replica pauses.
-func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock func() time.Duration) (*serverLocation, error) {
+// newSimulatedLocation builds the simulated network for one client and its server, and returns the location of the
+// server. Clients are numbered by episode and use the round-trip times in turn. protocol is http or grpc. clock is the
+// time by which the server pauses.
+func (l *networkConfig) newSimulatedLocation(protocol string, episode int, clock func() time.Duration) (*serverLocation, error) {
 	hosts := []string{clientHost, detourHost, serverHost}
 	for i := 1; i < l.replicas; i++ {
 		hosts = append(hosts, fmt.Sprint("replica-", i))
@@ -111,8 +112,8 @@ func (l *networkConfig) newSimulatedNetwork(protocol string, episode int, clock 
 	return s, nil
 }
 
-// addPauses returns d with the pauses of the server: a packet sent during a pause waits until the pause ends. Each
-// pausePeriod of clock has one pause, after its first quarter.
+// addPauses returns the delay d of packets from the server, with the pauses of the server: a packet sent during a pause
+// waits until its end. In every pausePeriod of clock there is one pause, after the first quarter.
 func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) netsim.Dist {
 	return func(r *rand.Rand) time.Duration {
 		at := clock()%l.pausePeriod - l.pausePeriod/4
@@ -140,7 +141,8 @@ func (s *serverLocation) dialServer(ctx context.Context, network, addr string) (
 	return s.newDialFunc(detourHost)(ctx, network, addr)
 }
 
-// newDialFunc returns a dial function for a host. closeNetwork interrupts the function and closes the connections.
+// newDialFunc returns a function that opens connections from a host of the simulated network. closeNetwork interrupts
+// the function and closes the connections.
 func (s *serverLocation) newDialFunc(host string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		ctx, stop := context.WithCancel(ctx)

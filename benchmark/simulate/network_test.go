@@ -23,11 +23,11 @@ func runInFakeTime(t *testing.T, protocol, name string, seed uint64) map[string]
 	all := networkScenarios()
 	i := slices.IndexFunc(all, func(sc scenario) bool { return sc.name == name })
 	require.GreaterOrEqual(t, i, 0, name)
-	j := job{scenario: &all[i], seed: seed, share: 1, fake: true}
-	j.size.requests = max(j.scenario.simulation.Episodes, 1) * j.scenario.simulation.Requests // all, however long they take
+	run := scenarioRun{scenario: &all[i], seed: seed, share: 1, fake: true}
+	run.size.requests = max(run.scenario.simulation.Episodes, 1) * run.scenario.simulation.Requests // all, however long they take
 	for _, s := range strategies {
-		if l.supports(*j.scenario, s) && (s.name != "hedgedhttp-10ms" || protocol == "grpc") {
-			j.strategies = append(j.strategies, s.name)
+		if l.supports(*run.scenario, s) && (s.name != "hedgedhttp-10ms" || protocol == "grpc") {
+			run.strategies = append(run.strategies, s.name)
 		}
 	}
 	if protocol == "http" && strings.HasSuffix(name, "-h2") {
@@ -35,7 +35,7 @@ func runInFakeTime(t *testing.T, protocol, name string, seed uint64) map[string]
 	}
 	rows := make(map[string]row)
 	synctest.Test(t, func(t *testing.T) {
-		require.NoError(t, l.runJob(t.Context(), j, func(tr trial) {
+		require.NoError(t, l.runOnce(t.Context(), run, func(tr trial) {
 			for _, row := range tr.toResult().rows {
 				rows[tr.strategy+row.Scenario[len(name):]] = row
 			}

@@ -133,8 +133,8 @@ func (o *options) setScenarios(scenarioFlag string) error {
 	return nil
 }
 
-// setStrategies selects the strategies in strategyFlag, the value of the flag -strategy. If it is empty, the engine
-// selects them. A scenario that can run none of them is an error. If scenarioFlag is all, most engines skip it instead.
+// setStrategies selects the strategies in strategyFlag, the value of -strategy. If it is empty, a scenario runs all
+// that its engine supports. If a scenario can run none, that is an error, or with -scenario all it is mostly skipped.
 func (o *options) setStrategies(strategyFlag, scenarioFlag string) error {
 	if strategyFlag == "" {
 		return nil
@@ -178,7 +178,7 @@ func (o *options) checkCommonFlags() error {
 	return nil
 }
 
-// checkPeers returns an error if the flag -peer is set and the engine starts no DNS servers in the selected scenarios.
+// checkPeers returns an error if the flag -peer, which names programs of DNS servers, is set for scenarios without them.
 func (o *options) checkPeers() error {
 	if o.readme != nil || len(o.peers) == 0 {
 		return nil
@@ -209,8 +209,7 @@ func joinWithOr(names []string) string {
 // defaultEngine is the engine if no flag names one, and there is no overview.
 const defaultEngine = "http"
 
-func engineNames() []string {
-	var names []string
+func engineNames() (names []string) {
 	for _, e := range engines() {
 		names = append(names, e.spec().name)
 	}

@@ -19,11 +19,10 @@ var overviewRuns = []struct{ engine, heading string }{
 
 // overviewOptions returns the options of the two runs that simulate makes if no flag selects an engine or a scenario:
 // the first scenario of the engines virtual and http, with the strategies that have a title for charts.
-func (o options) overviewOptions() []options {
+func (o options) overviewOptions() (runs []options) {
 	if o.strategies == nil {
 		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })
 	}
-	var runs []options
 	for _, r := range overviewRuns {
 		o.engine = engines()[slices.Index(engineNames(), r.engine)]
 		o.scenarios = o.engine.spec().scenarios[:1]
@@ -32,7 +31,7 @@ func (o options) overviewOptions() []options {
 	return runs
 }
 
-// runEngines runs the selected engine, or two engines if no flag selects one. If ctx ends, it returns the results so far.
+// runEngines runs the selected engine, or virtual and http by default. If ctx ends, it returns the results so far.
 func runEngines(ctx context.Context, o options, p *progressDisplay) (all []engineResults, err error) {
 	runs := []options{o}
 	if o.overview {
@@ -66,7 +65,7 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 }
 
 // printOverview writes one table with the results of all runs, and a sentence that compares this library with others.
-// The sentence is about the last run that no late timers disturbed.
+// The sentence is about the last run whose figures are valid: a run is invalid if timers fired too late.
 func printOverview(w io.Writer, runs []engineResults) error {
 	table := textTable{titles: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}
 	titles := make(map[string]string)
@@ -83,7 +82,7 @@ func printOverview(w io.Writer, runs []engineResults) error {
 		table.addRow(overviewRuns[i].heading, "", "", "", "", "")
 		for _, r := range run.scenarios[0].tableRows() {
 			titles[r.Strategy] = cmp.Or(findStrategy(r.Strategy).title, r.Strategy)
-			table.addRow(append([]string{titles[r.Strategy]}, headlineCells(r)...)...)
+			table.addRow(append([]string{titles[r.Strategy]}, overviewCells(r)...)...)
 		}
 		if sentence := run.scenarios[0].compareWithPeers(titles); sentence != "" && !run.hadLateTimers() {
 			comparison = overviewRuns[i].heading + " " + sentence + "\n"

@@ -79,7 +79,7 @@ const bestStaticLibrary = "best static"
 
 // libraryName returns the library or program of a strategy: the name up to the first hyphen, or bestStaticLibrary.
 func libraryName(strategy string) string {
-	if findStrategy(strategy).isBestStatic() {
+	if findStrategy(strategy).hasBestStaticDelays() {
 		return bestStaticLibrary
 	}
 	peer, _, _ := strings.Cut(strategy, "-")

@@ -18,10 +18,10 @@ func TestHeadlinePictureAndTableShowOneRun(t *testing.T) {
 	require.NoError(t, err)
 	found, err := runScenarios(t.Context(), o, nil)
 	require.NoError(t, err)
-	svg := drawPicture(found)
+	svg := drawReadmeChart(found)
 	drawn := parseSVG(t, svg)
 	var titles []string
-	for _, h := range headlineStrategies() {
+	for _, h := range titledStrategies() {
 		titles = append(titles, h.title)
 	}
 	assert.ElementsMatch(t, titles, texts(elementsOfClass(drawn, "label")))
@@ -46,7 +46,7 @@ func TestReadmeAndItsPictureShowOneRun(t *testing.T) {
 	picture, err := os.ReadFile("../../docs/tail.svg")
 	require.NoError(t, err)
 	description := elementsOfName(parseSVG(t, picture), "desc")[0].Text
-	for _, h := range headlineStrategies() {
+	for _, h := range titledStrategies() {
 		cells := regexp.MustCompile(`(?m)^\| (?:\*\*)?` + regexp.QuoteMeta(h.title) + `(?:\*\*)? \| (.*) \|$`).FindSubmatch(readme)
 		require.NotNil(t, cells, "README has no row %s", h.title)
 		values := strings.Split(string(cells[1]), " | ")

@@ -39,8 +39,8 @@ func drawLatencies(f scenarioResults, styles lineStyles) *canvas {
 	return d
 }
 
-// headlineStrategies returns the strategies with a title, which README's table and picture show. This library is first.
-func headlineStrategies() []strategy {
+// titledStrategies returns the strategies with a title, which README's table and chart show. This library is first.
+func titledStrategies() []strategy {
 	return filterStrategies(func(s strategy) bool { return s.title != "" })
 }
 
@@ -49,13 +49,13 @@ const (
 	pictureMaxX  = 2500 // 1/(1−p) at the right edge: p99.96
 )
 
-// drawPicture returns README's picture as SVG: the latency curves of the first scenario in the results f. The
-// description of the picture has the figures of README's table, which come from the same run.
-func drawPicture(f engineResults) []byte {
+// drawReadmeChart returns README's chart as SVG: the latency curves of the first scenario in the results f. Its
+// description has the figures of README's table, which come from the same run.
+func drawReadmeChart(f engineResults) []byte {
 	s := f.scenarios[0]
 	var strategies, described []string
 	highest := 0.0
-	for _, h := range headlineStrategies() {
+	for _, h := range titledStrategies() {
 		strategies = append(strategies, h.name)
 		res := s.findResult(h.name)
 		whole := res.rows[0]
@@ -75,7 +75,7 @@ func drawPicture(f engineResults) []byte {
 	d.addText("quiet", 28, 82, fmt.Sprintf("HTTP over loopback, %s requests each, medians of %d runs.", formatThousands(s.findResult(libraryStrategy).rows[0].Requests), f.options.runs))
 	d.drawAxes("percentile of requests")
 	styles := newLineStyles(strategies)
-	for _, h := range slices.Backward(headlineStrategies()) { // the first is drawn last, above the others
+	for _, h := range slices.Backward(titledStrategies()) { // the first is drawn last, above the others
 		res := s.findResult(h.name)
 		d.drawLine(styles.findStyle(h.name), res.curve, h.title, strings.Replace(describeCost(res.rows[0]), " requests and", ",", 1))
 	}

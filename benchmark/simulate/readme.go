@@ -45,7 +45,7 @@ func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) 
 	o := found.options
 	table := renderedTable{body: appendOrigin(t.render(found), cmp.Or(t.citedCommand, formatCommand(o.args)), cmp.Or(t.basis, o.explainErrorMargin()))}
 	if t.picture != "" {
-		table.picture = drawPicture(found)
+		table.picture = drawReadmeChart(found)
 	}
 	return table, nil
 }

@@ -96,7 +96,7 @@ func TestTablesOfAllPagesAreKnown(t *testing.T) {
 func TestTablesCiteTheirRun(t *testing.T) {
 	m := documentMeasurer{ctx: t.Context(), resultsByArgs: make(map[string]engineResults)}
 	const args = "-engine virtual -requests 2000 -runs 2 -strategy none,hedge"
-	table, err := m.measureTable(documentTable{args: args, render: formatFirstScenarioTable})
+	table, err := m.measureTable(documentTable{args: args, render: formatReferenceTable})
 	require.NoError(t, err)
 	for _, s := range []string{
 		"| **hedge** |", "`go run ./benchmark/simulate -engine virtual", "go1.", "cores", "medians of 2 runs", time.Now().Format(time.DateOnly),
@@ -104,7 +104,7 @@ func TestTablesCiteTheirRun(t *testing.T) {
 		assert.Contains(t, table.body, s)
 	}
 	m.ctx = nil // a second run would fail
-	again, err := m.measureTable(documentTable{args: args, render: formatFirstScenarioTable, citedCommand: "make it", basis: "one run"})
+	again, err := m.measureTable(documentTable{args: args, render: formatReferenceTable, citedCommand: "make it", basis: "one run"})
 	require.NoError(t, err)
 	assert.Contains(t, again.body, "`make it`; ")
 	assert.Contains(t, again.body, "; one run.")
@@ -140,7 +140,7 @@ BenchmarkNoHedge/http2/bare-8     	100	 80 ns/op	 144 B/op	 1 allocs/op
 BenchmarkNoHedge/http2/hedge-8    	100	520 ns/op	 500 B/op	 4 allocs/op
 `
 	res := parseBenchmark([]byte(out))
-	assert.Contains(t, formatCosts(res), "| **hedge** | – | – | 440 ns ±20, 3 allocations | – | – | – |")
+	assert.Contains(t, formatCostTable(res), "| **hedge** | – | – | 440 ns ±20, 3 allocations | – | – | – |")
 }
 
 // TestCommandsInDocumentsParse checks that this command accepts the arguments with which documents name it.

@@ -36,15 +36,15 @@ var recursorEngine = labEngine[reclab.Row]{
 	},
 	contenders: reclab.ContendersOf,
 	how:        "all at once", run: reclab.Run,
-	calls: func(j job) int {
-		if j.scenario.name == "dead" { // where each takes seconds
-			return j.requestCount(1000, 300)
+	calls: func(run scenarioRun) int {
+		if run.scenario.name == "dead" { // where each takes seconds
+			return run.requestCount(1000, 300)
 		}
-		return j.requestCount(reclab.DefaultQuestions, 300)
+		return run.requestCount(reclab.DefaultQuestions, 300)
 	},
-	complete: func(j job, _ *trial, r reclab.Row) {
+	complete: func(run scenarioRun, _ *trial, r reclab.Row) {
 		if r.Stalled > 0 {
-			j.progress.printLine("%s: %d questions are left out: this machine stood still when they were asked, or soon after", r.Contender, r.Stalled)
+			run.progress.printLine("%s: %d questions are left out: this machine stood still when they were asked, or soon after", r.Contender, r.Stalled)
 		}
 	},
 }

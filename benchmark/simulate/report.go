@@ -32,8 +32,7 @@ type reportRun struct {
 	Charts []template.HTML
 }
 
-// writeReport writes the HTML report of all results and the chart of each scenario to the directory dir. It returns the
-// path of the report.
+// writeReport writes the HTML report of all results and the chart of each scenario to directory dir. It returns its path.
 func writeReport(dir string, all []engineResults) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("-out: %w", err)

@@ -2,7 +2,8 @@ package main
 
 import "github.com/gohedge/hedge/benchmark/internal/dnsserver"
 
-// init registers the DNS resolvers that several engines compare. They are forwarders, except in the engine recursor.
+// init registers the DNS servers and resolvers that several engines compare, as strategies. In the engine recursor they
+// resolve names from the root; in other engines they forward queries.
 func init() {
 	registerStrategies(
 		strategy{name: "net-resolver", rank: 240, description: "Go's own resolver"},

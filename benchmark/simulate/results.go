@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// The engineResults are the results of one engine.
+// The engineResults are the results of the scenarios that one engine ran, for example by requests over HTTP.
 type engineResults struct {
 	options    options
 	scenarios  []scenarioResults
@@ -23,8 +23,7 @@ type scenarioResults struct {
 }
 
 // rows returns the table rows of all scenarios: those for each whole scenario, and then those for its parts.
-func (f engineResults) rows() []row {
-	var all []row
+func (f engineResults) rows() (all []row) {
 	for _, s := range f.scenarios {
 		all = append(all, s.rows()...)
 	}
@@ -32,8 +31,7 @@ func (f engineResults) rows() []row {
 }
 
 // rows returns the table rows for the whole scenario, and then those for its parts.
-func (f scenarioResults) rows() []row {
-	var all []row
+func (f scenarioResults) rows() (all []row) {
 	for i := range 1 + len(f.scenario.parts) {
 		for _, r := range f.results {
 			all = append(all, r.rows[i])
@@ -147,8 +145,7 @@ func (f engineResults) tableNotes() []string {
 		formatMillis(toMillis(f.timerDelay)), formatMillis(toMillis(engine.maxTimerDelay))))
 }
 
-// explainErrorMargin returns the phrase below tables that explains the values after ±: a range of several runs, or an
-// estimate from one run.
+// explainErrorMargin returns the phrase that explains ± below tables: a range of several runs, or an estimate from one run.
 func (o options) explainErrorMargin() string {
 	if o.runs > 1 {
 		return fmt.Sprintf("medians of %d runs, ± half their range", o.runs)
@@ -156,7 +153,7 @@ func (o options) explainErrorMargin() string {
 	return "± is half of a 95 % interval, from how much ten consecutive parts of the run differ, and never less than for independent calls"
 }
 
-// hadLateTimers reports whether timers fired later than the engine tolerates, so that the figures mean nothing.
+// hadLateTimers reports whether the machine's timers fired so late that the measured figures are invalid.
 func (f engineResults) hadLateTimers() bool {
 	engine := f.options.engine.spec()
 	return engine.runsInRealTime() && f.timerDelay > engine.maxTimerDelay

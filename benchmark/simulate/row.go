@@ -40,7 +40,7 @@ type row struct {
 	errorMargins errorMargins // see options.explainErrorMargin
 }
 
-// A trial is the measurement of one strategy in one run of a scenario.
+// A trial is the measurement of one strategy in one run of a scenario: its calls, and figures such as connections.
 type trial struct {
 	engine   string
 	scenario *scenario
@@ -59,8 +59,8 @@ type trial struct {
 	engineFigures func(part string, calls []int) map[string]float64
 }
 
-// wholeScenarioFigures returns a function for trial.engineFigures: it returns figures for the whole scenario, and none
-// for its parts.
+// wholeScenarioFigures returns a function for trial.engineFigures of engines that cannot measure their own figures for
+// parts of a scenario. It returns figures for the whole scenario, and nil for its parts.
 func wholeScenarioFigures(figures map[string]float64) func(string, []int) map[string]float64 {
 	return func(part string, _ []int) map[string]float64 {
 		if part == "" {
@@ -70,8 +70,8 @@ func wholeScenarioFigures(figures map[string]float64) func(string, []int) map[st
 	}
 }
 
-// A strategyResult is the summary of a trial without the calls. It has a row for the whole scenario and for each part
-// of the scenario, and the curve for the chart.
+// A strategyResult is the summary of one strategy's calls: a table row for the whole scenario and for each part of the
+// scenario, and the curve for the chart.
 type strategyResult struct {
 	strategy string
 	rows     []row
@@ -150,7 +150,8 @@ func (t *trial) newRow(part string, in func(latency.Call) bool) row {
 	return r
 }
 
-// setEngineFigures sets the figures in r that only one engine has. calls are indices of the row's calls in the trial.
+// setEngineFigures sets the figures in r that only one engine has. part is the row's part of the scenario, or empty for
+// the whole. calls are the indices in t.calls of the row's calls.
 func (t *trial) setEngineFigures(r *row, part string, calls []int) {
 	if t.engineFigures == nil {
 		return

@@ -13,13 +13,13 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/latency"
 )
 
-// A job is one run of strategies in a scenario, with one seed for all random numbers.
-type job struct {
+// A scenarioRun is one run of the selected strategies in a scenario, with one seed for all random numbers.
+type scenarioRun struct {
 	scenario   *scenario
 	strategies []string
 	seed       uint64
 	size       trafficFlags
-	share      int // number of jobs among which the available time is divided equally
+	share      int // number of runs among which the available time is divided equally
 	progress   *progressDisplay
 	timers     *timerMonitor
 	peers      dnsserver.Peers
@@ -27,27 +27,27 @@ type job struct {
 	fake       bool   // time, by testing/synctest
 }
 
-// requestCount returns the number of requests of each strategy: -requests, or quick with -quick, or usual.
-func (j job) requestCount(usual, quick int) int {
+// requestCount returns the number of requests of each strategy: the value of -requests, or quick with -quick, or usual.
+func (run scenarioRun) requestCount(usual, quick int) int {
 	switch {
-	case j.size.requests > 0:
-		return j.size.requests
-	case j.size.quick:
+	case run.size.requests > 0:
+		return run.size.requests
+	case run.size.quick:
 		return quick
 	}
 	return usual
 }
 
-// newTrial returns a trial with the scenario and the seed of the job, and the calls of one strategy.
-func (j job) newTrial(engine, strategy string, calls []latency.Call) trial {
-	return trial{engine: engine, scenario: j.scenario, strategy: strategy, seed: j.seed, calls: calls}
+// newTrial returns a trial with the scenario and the seed of the run, and the calls of one strategy.
+func (run scenarioRun) newTrial(engine, strategy string, calls []latency.Call) trial {
+	return trial{engine: engine, scenario: run.scenario, strategy: strategy, seed: run.seed, calls: calls}
 }
 
 // runScenarios runs the selected scenarios with the selected engine, and shows the progress in p. If ctx ends, it
 // returns the results so far and an error.
 func runScenarios(ctx context.Context, o options, p *progressDisplay) (found engineResults, err error) {
 	found.options = o
-	jobs := o.newJobs(p)
+	jobs := o.planRuns(p)
 	engine := o.engine.spec()
 	if engine.runsInRealTime() {
 		t := new(timerMonitor)
@@ -76,14 +76,14 @@ func runScenarios(ctx context.Context, o options, p *progressDisplay) (found eng
 
 // runScenario does all runs of one scenario and returns the joined results. t measures the lateness of timers. After an
 // error, the results are those so far.
-func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f scenarioResults, err error) {
+func runScenario(ctx context.Context, o options, runs []scenarioRun, t *timerMonitor) (f scenarioResults, err error) {
 	var (
 		mu   sync.Mutex
 		done = make(map[string][]strategyResult)
 	)
-	for _, j := range runs {
-		j.timers = t
-		err = o.engine.runJob(ctx, j, func(t trial) {
+	for _, run := range runs {
+		run.timers = t
+		err = o.engine.runOnce(ctx, run, func(t trial) {
 			r := t.toResult()
 			mu.Lock()
 			defer mu.Unlock()
@@ -94,7 +94,7 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 		}
 	}
 	f.scenario = *runs[0].scenario
-	if w := f.scenario.scaledSimulation(o.size); w.Rate != f.scenario.simulation.Rate {
+	if w := f.scenario.adjustedSimulation(o.size); w.Rate != f.scenario.simulation.Rate {
 		f.scenario.description += fmt.Sprintf("; here with %s requests/s", formatThousands(int(math.Round(w.Rate))))
 	}
 	for _, name := range runs[0].strategies {
@@ -106,12 +106,12 @@ func runScenario(ctx context.Context, o options, runs []job, t *timerMonitor) (f
 	return f, err
 }
 
-// newJobs returns a job for each run of each selected scenario, grouped by scenario, with consecutive seeds.
-func (o options) newJobs(p *progressDisplay) []job {
-	var all []job
+// planRuns returns the runs of each selected scenario, grouped by scenario. The flag -runs gives their number, and the
+// runs of a scenario have consecutive seeds.
+func (o options) planRuns(p *progressDisplay) (all []scenarioRun) {
 	for _, sc := range o.scenarios {
 		for i := range o.runs {
-			all = append(all, job{
+			all = append(all, scenarioRun{
 				scenario: &sc, strategies: o.selectStrategies(sc), seed: o.seed + uint64(i), size: o.size,
 				share: len(o.scenarios) * o.runs, progress: p, peers: o.peers, transport: o.transport,
 			})

@@ -49,12 +49,13 @@ const (
 	sec = time.Second
 )
 
-// newPeriodPart returns the part with the calls started in the period [from, to) of the episode.
+// newPeriodPart returns the part of a scenario with the calls that start in the period [from, to). Times are measured
+// from the start of the calls' client.
 func newPeriodPart(name string, from, to time.Duration) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }
 
-// newFirstCallsPart returns the part with the first n calls of each client.
+// newFirstCallsPart returns the part of a scenario with the first n calls of each client.
 func newFirstCallsPart(name string, n int32) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Index < n }}
 }
@@ -71,9 +72,9 @@ const referenceMeanLatency = 7250 * time.Microsecond
 // forever is the end of parts that last until their scenario ends.
 const forever = time.Duration(1<<63 - 1)
 
-// partBoundaries returns the times at which parts begin or end. Error margins ignore a change of latency at these times.
-func (sc scenario) partBoundaries() []time.Duration {
-	var all []time.Duration
+// partBoundaries returns the times at which a period with table rows of its own (a scenarioPart) begins or ends.
+// Latencies may change there on purpose, so error margins ignore these changes.
+func (sc scenario) partBoundaries() (all []time.Duration) {
 	for _, p := range sc.parts {
 		for _, at := range []time.Duration{p.from, p.to} {
 			if at > 0 && at < forever {
@@ -95,9 +96,9 @@ type trafficFlags struct {
 // quickDivisor divides the number of requests with -quick.
 const quickDivisor = 8
 
-// scaledSimulation returns the traffic and the server of the scenario. The flags s, if set, replace the rate and the
-// number of requests.
-func (sc scenario) scaledSimulation(s trafficFlags) virtual.Simulation {
+// adjustedSimulation returns the traffic and the server of the scenario. The values of -requests, -rps and -quick in s,
+// if set, replace the rate and the number of requests.
+func (sc scenario) adjustedSimulation(s trafficFlags) virtual.Simulation {
 	w := sc.simulation
 	if s.rps > 0 {
 		w.Workers, w.Rate = 0, s.rps

@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// virtualScenarios returns the scenarios of the engine virtual. The engines in the field protocols also run them, over
-// sockets.
+// virtualScenarios returns the scenarios of the engine virtual. The engines http and grpc also run a scenario, over
+// sockets, if its field protocols names them.
 func virtualScenarios() []scenario {
 	reference := referenceModel()
 	closed := func(m virtual.LatencyModel, requests int) virtual.Simulation {
@@ -40,8 +40,7 @@ func virtualScenarios() []scenario {
 		Rate: 0.75 * 20 / referenceMeanLatency.Seconds(), Queue: &virtual.QueueConfig{Servers: 20, Shared: true},
 		Model: virtual.SwitchByTime(30*sec, 40*sec, virtual.ScaleLatency(reference, 2.5), reference),
 	}
-	steady := []scenarioPart{newPeriodPart("steady", 10*sec, forever)}
-	both := []string{"http", "grpc"}
+	steady, both := []scenarioPart{newPeriodPart("steady", 10*sec, forever)}, []string{"http", "grpc"}
 
 	return append([]scenario{{
 		name: "reference", description: "the benchmark that bhope/hedge publishes: 20 callers; attempts take 5 ms ± 2 ms (lognormal), and one in twenty takes ten times as long",
@@ -154,8 +153,7 @@ func replicaScenarioNames() []string { return scenarioNames(replicaScenarios()) 
 
 // replicaScenarios returns scenarios with several replicas, one of which pauses, is slow, or cannot be reached.
 func replicaScenarios() []scenario {
-	usual := virtual.UniformLatency(5*ms, 0.4)
-	both := []string{"http", "grpc"}
+	usual, both := virtual.UniformLatency(5*ms, 0.4), []string{"http", "grpc"}
 	in := func(name, about string, m virtual.LatencyModel, protocols []string, l networkConfig) scenario {
 		l.rtts, l.pausePeriod = []time.Duration{ms / 2}, sec
 		return scenario{
@@ -181,7 +179,7 @@ func newLaterCallsPart(name string, n int32) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Index >= n }}
 }
 
-// newRTTPart returns the calls of part p at the n-th round-trip time of the simulated network.
+// newRTTPart returns, by a new name, the calls of part p in networks with the n-th of the round-trip times in networkConfig.
 func newRTTPart(name string, n int16, p scenarioPart) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Host == n && p.contains(c) }}
 }
@@ -192,12 +190,12 @@ const (
 	clientRate  = 2.2 // requests per second of each
 )
 
-// serviceScenarios returns scenarios with many clients, and with pushback by status 503.
+// serviceScenarios returns scenarios in which a service has 1,000 clients, or answers some requests by status 503, by
+// which it asks clients for less load.
 func serviceScenarios() []scenario {
 	fleet := virtual.Simulation{SeparateClients: true, Hosts: clientCount, Rate: clientCount * clientRate, Requests: 300_000, Model: referenceModel()}
 	ignoring := fleet
-	ignoring.Queue = &virtual.QueueConfig{Servers: 20}
-	ignoring.Rate = 0.8 * 20 / referenceMeanLatency.Seconds()
+	ignoring.Queue, ignoring.Rate = &virtual.QueueConfig{Servers: 20}, 0.8*20/referenceMeanLatency.Seconds()
 
 	// One call in 33 is slow, and so are few enough to be hedged well before.
 	pushed := virtual.Simulation{Rate: 1000, Requests: 400_000, Model: virtual.AddDelays(virtual.LognormalLatency(5*ms, 2*ms), 0.03, 295*ms)}

@@ -8,7 +8,7 @@ import (
 
 func init() {
 	registerEngine(70, storageEngine)
-	registerMetrics(newEngineMetric(askedTwice, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwice, "sent twice %", 18, "%.2f"))
+	registerMetrics(newEngineMetric(askedTwiceMetric, "asked twice %", 17, "%.2f"), newEngineMetric(sentTwiceMetric, "sent twice %", 18, "%.2f"))
 	registerStrategies(
 		strategy{
 			name: "stall-timeout", rank: 1060,
@@ -23,17 +23,16 @@ func init() {
 
 // Columns: bytes that were requested or sent more than once, in percent of the bytes that were read.
 const (
-	askedTwice = "asked_twice_pct"
-	sentTwice  = "sent_twice_pct"
+	askedTwiceMetric = "asked_twice_pct"
+	sentTwiceMetric  = "sent_twice_pct"
 )
 
 // storageEngine is the engine storage of simulate. It reads ranges of 1 MiB from an object in a simulated store that is
-// 15 ms away, 16 ranges at a time. Time is fake, so the result depends on the seed alone.
+// 15 ms away, 16 ranges at a time. Time is fake, so the result depends on the seed alone. The first request for a range
+// meets the same faults in all strategies.
 //
 // The libraries are the real ones, except hedgedhttp, which a fixed delay stands for. The clients of Google and AWS are
 // written from their documentation; go -C integration run ./ranges/bench has the real ones.
-//
-// The first request for a range meets the same faults in all strategies.
 var storageEngine = labEngine[storelab.Row]{
 	engineSpec: engineSpec{
 		name: "storage", description: "reads ranges of an object from a simulated store that stalls, in fake time",
@@ -46,15 +45,15 @@ var storageEngine = labEngine[storelab.Row]{
 	},
 	contenders: func(string) []string { return storelab.Contenders },
 	how:        "all in fake time", run: storelab.FakeTimeRun.Run,
-	calls:     func(j job) int { return j.requestCount(storelab.DefaultReads, 2000) },
+	calls:     func(run scenarioRun) int { return run.requestCount(storelab.DefaultReads, 2000) },
 	fixedRate: fmt.Sprintf("storage keeps %d reads in flight instead", storelab.ConcurrentReads),
-	complete: func(_ job, t *trial, r storelab.Row) {
+	complete: func(_ scenarioRun, t *trial, r storelab.Row) {
 		t.engineFigures = func(_ string, calls []int) map[string]float64 { return excessBytesPercent(r.Traffic, calls) }
 	},
 }
 
-// excessBytesPercent returns the bytes that reads caused beyond the bytes that were read, in percent: requested (key
-// askedTwice) and received (sentTwice). reads are indexes in traffic, the bytes of every read of a trial.
+// excessBytesPercent returns by how many percent the bytes that reads requested (key askedTwiceMetric), and that the
+// store sent (sentTwiceMetric), exceed the bytes read. reads are indexes in traffic, the bytes of every read of a trial.
 func excessBytesPercent(traffic []storelab.Traffic, reads []int) map[string]float64 {
 	if len(reads) == 0 {
 		return nil
@@ -64,5 +63,5 @@ func excessBytesPercent(traffic []storelab.Traffic, reads []int) map[string]floa
 		asked, sent = asked+traffic[i].Asked, sent+traffic[i].Sent
 	}
 	percent := func(n int64) float64 { return 100 * (float64(n)/(float64(len(reads))*storelab.ReadSize) - 1) }
-	return map[string]float64{askedTwice: percent(asked), sentTwice: percent(sent)}
+	return map[string]float64{askedTwiceMetric: percent(asked), sentTwiceMetric: percent(sent)}
 }

@@ -41,26 +41,26 @@ func TestRangereadShortensTheTailForFewBytes(t *testing.T) {
 		require.Len(t, r, 3*3+2*3)
 		for name, one := range r {
 			assert.Zero(t, one.Errors, name)
-			require.NotNil(t, one.engineFigures[sentTwice], name)
+			require.NotNil(t, one.engineFigures[sentTwiceMetric], name)
 		}
 		bytes := func(twice *float64) float64 { return 1 + *twice/100 }
 		plain, ours := r["storage none"], r["storage rangeread"]
 		assertAtMost(t, "p99", ours.P99, 0.1, plain.P99)
-		assertAtMost(t, "bytes sent", bytes(ours.engineFigures[sentTwice]), 1.03, bytes(plain.engineFigures[sentTwice]))
+		assertAtMost(t, "bytes sent", bytes(ours.engineFigures[sentTwiceMetric]), 1.03, bytes(plain.engineFigures[sentTwiceMetric]))
 		assert.Greater(t, ours.Wins, 30, "two reads in a hundred have a fault")
 		assertAtMost(t, "p99 with WithResume", r["storage hedge-resume"].P99, 0.1, plain.P99)
 
 		plain, ours = r["storage-still none"], r["storage-still rangeread"]
 		assertAtMost(t, "p50 without faults", ours.P50, 1.01, plain.P50)
 		assertAtMost(t, "p99.9 without faults", ours.P999, 1.01, plain.P999)
-		assertAtMost(t, "bytes sent without faults", bytes(ours.engineFigures[sentTwice]), 1.01, bytes(plain.engineFigures[sentTwice]))
+		assertAtMost(t, "bytes sent without faults", bytes(ours.engineFigures[sentTwiceMetric]), 1.01, bytes(plain.engineFigures[sentTwiceMetric]))
 
 		plain, ours = r["storage-slow none"], r["storage-slow rangeread"]
 		const burst = 32. // MiB, and a read is one
-		assert.LessOrEqual(t, *ours.engineFigures[askedTwice], 10+100*burst/3000, "of the bytes that are read, by the budget")
+		assert.LessOrEqual(t, *ours.engineFigures[askedTwiceMetric], 10+100*burst/3000, "of the bytes that are read, by the budget")
 		slow := r["storage-slow/slow rangeread"]
-		assert.LessOrEqual(t, *slow.engineFigures[askedTwice]/100*float64(slow.Requests), 0.1*3000+burst, "in the slow time, which may spend what was saved")
-		assertAtMost(t, "bytes sent while all is slow", bytes(slow.engineFigures[sentTwice]), 1.03, 1)
+		assert.LessOrEqual(t, *slow.engineFigures[askedTwiceMetric]/100*float64(slow.Requests), 0.1*3000+burst, "in the slow time, which may spend what was saved")
+		assertAtMost(t, "bytes sent while all is slow", bytes(slow.engineFigures[sentTwiceMetric]), 1.03, 1)
 		assertAtMost(t, "p50 while all is slow", slow.P50, 1.01, r["storage-slow/slow none"].P50)
 	}
 }
@@ -94,6 +94,6 @@ func TestStorageEngineRunsAllContenders(t *testing.T) {
 
 func TestBytesOfRowsAreThoseOfTheirPart(t *testing.T) {
 	traffic := []storelab.Traffic{{Asked: 2 * storelab.ReadSize, Sent: storelab.ReadSize}, {Asked: storelab.ReadSize, Sent: storelab.ReadSize * 5 / 4}}
-	assert.Equal(t, map[string]float64{askedTwice: 50, sentTwice: 12.5}, excessBytesPercent(traffic, []int{0, 1}))
-	assert.Equal(t, map[string]float64{askedTwice: 0, sentTwice: 25}, excessBytesPercent(traffic, []int{1}))
+	assert.Equal(t, map[string]float64{askedTwiceMetric: 50, sentTwiceMetric: 12.5}, excessBytesPercent(traffic, []int{0, 1}))
+	assert.Equal(t, map[string]float64{askedTwiceMetric: 0, sentTwiceMetric: 25}, excessBytesPercent(traffic, []int{1}))
 }

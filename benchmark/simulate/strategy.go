@@ -25,17 +25,17 @@ type strategy struct {
 
 	// Functions that make clients over HTTP and gRPC, and policies in virtual time; nil: not supported. Other engines find
 	// their strategies by name.
-	http    func(*clientSetup) (http.RoundTripper, error)
-	grpc    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
-	virtual func(virtualSetup) func() virtual.Policy
+	http    func(*clientConfig) (http.RoundTripper, error)
+	grpc    func(*clientConfig) ([]grpc.UnaryClientInterceptor, error)
+	virtual func(virtualConfig) func() virtual.Policy
 
 	limited          bool // every server with a queue has a Limiter; for servers with queues only
 	needsRate        bool // the client is given the true request rate
 	bestStaticHedges int  // hedges per call after the best static delays; 0: for other strategies
 }
 
-// A virtualSetup is the input from which a strategy makes a policy for a run in virtual time.
-type virtualSetup struct {
+// A virtualConfig is the input from which a strategy makes its policy for a run in virtual time.
+type virtualConfig struct {
 	ctx        context.Context
 	simulation virtual.Simulation
 	seed       uint64
@@ -60,12 +60,10 @@ func registerStrategies(all ...strategy) {
 }
 
 func findStrategy(name string) strategy {
-	i := slices.IndexFunc(strategies, func(s strategy) bool { return s.name == name })
-	return strategies[i]
+	return strategies[slices.IndexFunc(strategies, func(s strategy) bool { return s.name == name })]
 }
 
-func strategyNames() []string {
-	var names []string
+func strategyNames() (names []string) {
 	for _, s := range strategies {
 		names = append(names, s.name)
 	}
@@ -103,10 +101,12 @@ func (s strategy) runsIn(sc scenario) bool {
 	return sc.allowedStrategies == nil || slices.Contains(sc.allowedStrategies, s.name)
 }
 
-// isBestStatic reports whether the delays are the best in hindsight, computed from the calls of other strategies.
-func (s strategy) isBestStatic() bool { return s.bestStaticHedges > 0 }
+// hasBestStaticDelays reports whether the strategy hedges after the best constant delays, which no client can know.
+// They are computed from the calls of other strategies.
+func (s strategy) hasBestStaticDelays() bool { return s.bestStaticHedges > 0 }
 
-// fullDescription returns the description with the models that replace the strategy over gRPC and in virtual time.
+// fullDescription returns the description of the strategy. Where a model stands for the strategy, over gRPC or in
+// virtual time, it adds the description of the model.
 func (s strategy) fullDescription() string {
 	text := s.description
 	if s.grpcModel != "" {

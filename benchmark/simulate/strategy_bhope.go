@@ -17,7 +17,7 @@ func init() {
 		strategy{
 			name: "bhope", rank: 60, title: "bhope/hedge (defaults)", description: "the policy of bhope/hedge with its defaults, written anew from its description",
 			http: newBhopeTransport, grpc: newBhopeInterceptors,
-			virtual: func(s virtualSetup) func() virtual.Policy {
+			virtual: func(s virtualConfig) func() virtual.Policy {
 				rate := cmp.Or(s.estimate, bhope.DefaultRPS)
 				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
@@ -25,32 +25,34 @@ func init() {
 		strategy{
 			name: "bhope-tuned", rank: 70, title: "bhope/hedge (tuned)", description: "the policy of bhope/hedge, given the true request rate", needsRate: true,
 			http: newBhopeTransport, grpc: newBhopeInterceptors,
-			virtual: func(s virtualSetup) func() virtual.Policy {
-				rate := measureRequestRate(s.ctx, s.simulation, s.seed)
+			virtual: func(s virtualConfig) func() virtual.Policy {
+				rate := measureVirtualRequestRate(s.ctx, s.simulation, s.seed)
 				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
 		},
 	)
 }
 
-func newBhopeTransport(s *clientSetup) (http.RoundTripper, error) {
+func newBhopeTransport(s *clientConfig) (http.RoundTripper, error) {
 	return &bhope.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.countingTransport}, nil
 }
 
-func newBhopeInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+func newBhopeInterceptors(s *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
 	return []grpc.UnaryClientInterceptor{bhope.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
 }
 
-// newBhopePolicy returns the policy of github.com/bhope/hedge, for the request rate s.rate, or the default if it is 0.
-func newBhopePolicy(s *clientSetup) *bhope.Policy {
+// newBhopePolicy returns the policy of github.com/bhope/hedge, whose budget is a share of the request rate that it is
+// given. That rate is s.rate, or the policy's default if s.rate is 0.
+func newBhopePolicy(s *clientConfig) *bhope.Policy {
 	p := bhope.New(cmp.Or(s.rate, bhope.DefaultRPS))
 	s.refused = p.DeniedHedges
 	return p
 }
 
-// measureRequestRate returns the number of requests per second in simulation w. In a closed loop it measures twice, as
-// an operator would: with the default rate of bhope's policy, and with the rate measured before.
-func measureRequestRate(ctx context.Context, w virtual.Simulation, seed uint64) float64 {
+// measureVirtualRequestRate returns the number of requests per second in simulation w, to be given to bhope's policy.
+// In a closed loop the policy itself affects the rate. Therefore it simulates twice: with the policy's default rate,
+// and with the first result.
+func measureVirtualRequestRate(ctx context.Context, w virtual.Simulation, seed uint64) float64 {
 	if w.Workers == 0 {
 		return w.ClientRate()
 	}

@@ -13,12 +13,12 @@ import (
 
 // A libraryClientFactory makes clients of this library. Its fields are the options that differ from the defaults.
 type libraryClientFactory struct {
-	maxHedges int                                   // 0: the default
-	options   func(*clientSetup) []hedge.HTTPOption // further options over HTTP; nil: none
-	warm      bool                                  // Transport.Warm before the first request
-	ownConn   bool                                  // WithHedgeConn
-	elsewhere bool                                  // gRPC's policy hedge_elsewhere
-	audit     bool                                  // WithAudit
+	maxHedges int                                    // 0: the default
+	options   func(*clientConfig) []hedge.HTTPOption // further options over HTTP; nil: none
+	warm      bool                                   // Transport.Warm before the first request
+	ownConn   bool                                   // WithHedgeConn
+	elsewhere bool                                   // gRPC's policy hedge_elsewhere
+	audit     bool                                   // WithAudit
 }
 
 func init() {
@@ -38,8 +38,8 @@ func (l libraryClientFactory) newStrategy(s strategy) strategy {
 
 // libraryVariants returns strategies of this library with further options, each only in scenarios where they matter.
 func libraryVariants() []strategy {
-	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
-		return func(*clientSetup) []hedge.HTTPOption { return options }
+	some := func(options ...hedge.HTTPOption) func(*clientConfig) []hedge.HTTPOption {
+		return func(*clientConfig) []hedge.HTTPOption { return options }
 	}
 	return []strategy{{
 		name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, description: "this library with WithFirstByte",
@@ -62,18 +62,18 @@ func libraryVariants() []strategy {
 		http: libraryClientFactory{warm: true}.newTransport,
 	}, {
 		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), description: "this library with WithReplicas",
-		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
+		http: libraryClientFactory{options: func(s *clientConfig) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation)}
 		}}.newTransport,
 	}, {
 		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, description: "the same with a burst of ten seconds, for pauses",
-		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
+		http: libraryClientFactory{options: func(s *clientConfig) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation), hedge.WithBurst(10 * sec)}
 		}}.newTransport,
 	}}
 }
 
-func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
+func (l libraryClientFactory) newTransport(s *clientConfig) (http.RoundTripper, error) {
 	next := s.countingTransport
 	if s.serverLocation != nil {
 		next = s.replicaTransport // the library must see the *http.Transport to use all of its features
@@ -98,7 +98,7 @@ func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, e
 	return t, nil
 }
 
-func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+func (l libraryClientFactory) newInterceptors(s *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
 	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
 		s.policy = "hedge_elsewhere"
@@ -116,9 +116,9 @@ func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClien
 	return []grpc.UnaryClientInterceptor{intercept}, nil
 }
 
-// newPolicyConstructor returns a function that makes policies: the decision code of this library in virtual time.
-func (l libraryClientFactory) newPolicyConstructor(s virtualSetup) func() virtual.Policy {
-	config := defaultPolicyConfig()
+// newPolicyConstructor returns a function that makes this library's policy for each simulated client in virtual time.
+func (l libraryClientFactory) newPolicyConstructor(s virtualConfig) func() virtual.Policy {
+	config := defaultHedgingConfig()
 	if l.maxHedges > 0 {
 		config.MaxHedges = l.maxHedges
 	}
@@ -129,8 +129,7 @@ func (l libraryClientFactory) newPolicyConstructor(s virtualSetup) func() virtua
 	return func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 }
 
-func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
-	var opts []hedge.Option
+func (l libraryClientFactory) commonOptions(s *clientConfig) (opts []hedge.Option) {
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}
@@ -140,8 +139,8 @@ func (l libraryClientFactory) commonOptions(s *clientSetup) []hedge.Option {
 	return opts
 }
 
-// defaultPolicyConfig converts hedge.DefaultConfig to the configuration of this library's internal policy package.
-func defaultPolicyConfig() hedging.Config {
+// defaultHedgingConfig converts hedge.DefaultConfig to the configuration of the internal package that decides about hedges.
+func defaultHedgingConfig() hedging.Config {
 	c := hedge.DefaultConfig()
 	return hedging.Config{
 		Percentile: c.Percentile, MaxHedges: c.MaxHedges, Share: c.BudgetPercent / 100, EstimatedRPS: c.EstimatedRPS, Burst: c.Burst,

@@ -16,9 +16,9 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: baselineStrategy, rank: 10, title: "no hedging", description: "no hedging",
-			http: func(s *clientSetup) (http.RoundTripper, error) { return s.countingTransport, nil },
-			grpc: func(*clientSetup) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
-			virtual: func(virtualSetup) func() virtual.Policy {
+			http: func(s *clientConfig) (http.RoundTripper, error) { return s.countingTransport, nil },
+			grpc: func(*clientConfig) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
+			virtual: func(virtualConfig) func() virtual.Policy {
 				return func() virtual.Policy { return virtual.StaticDelays{} }
 			},
 		},
@@ -30,16 +30,15 @@ func init() {
 // newHedgedhttpStrategy returns s with clients of the library hedgedhttp, which send one hedge after a fixed delay.
 // hedgedhttp has no gRPC client, so over gRPC this library races attempts after the same delay.
 func newHedgedhttpStrategy(delay time.Duration, s strategy) strategy {
-	s.virtualModel = "a fixed delay without a budget"
-	s.grpcModel = "the same delay on the race of this library"
-	s.http = func(setup *clientSetup) (http.RoundTripper, error) {
-		return hedgedhttp.NewRoundTripper(delay, 2, setup.countingTransport)
+	s.virtualModel, s.grpcModel = "a fixed delay without a budget", "the same delay on the race of this library"
+	s.http = func(config *clientConfig) (http.RoundTripper, error) {
+		return hedgedhttp.NewRoundTripper(delay, 2, config.countingTransport)
 	}
-	s.grpc = func(setup *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
-		setup.delays, setup.raceOptions = []time.Duration{delay}, new(race.Options[int])
+	s.grpc = func(config *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
+		config.delays, config.raceOptions = []time.Duration{delay}, new(race.Options[int])
 		return nil, nil
 	}
-	s.virtual = func(virtualSetup) func() virtual.Policy {
+	s.virtual = func(virtualConfig) func() virtual.Policy {
 		return func() virtual.Policy { return virtual.StaticDelays{delay} }
 	}
 	return s
@@ -48,11 +47,11 @@ func newHedgedhttpStrategy(delay time.Duration, s strategy) strategy {
 func init() {
 	bestStatic := func(s strategy) strategy {
 		s.http = newBestStaticTransport
-		s.grpc = func(at *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+		s.grpc = func(at *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
 			at.raceOptions = new(race.Options[int])
 			return nil, nil
 		}
-		s.virtual = func(at virtualSetup) func() virtual.Policy {
+		s.virtual = func(at virtualConfig) func() virtual.Policy {
 			best := at.simulation.BestStaticDelays(at.seed, s.bestStaticHedges, at.extra, s.minimizedQuantile())
 			return func() virtual.Policy { return best }
 		}
@@ -64,7 +63,7 @@ func init() {
 	)
 }
 
-// minimizedQuantile returns the latency quantile that the best static delays of the strategy minimize.
+// minimizedQuantile returns the latency quantile that the strategy's delays, the best in hindsight, minimize.
 func (s strategy) minimizedQuantile() float64 {
 	if s.bestStaticHedges == 1 {
 		return 0.99
@@ -72,15 +71,15 @@ func (s strategy) minimizedQuantile() float64 {
 	return 0.999
 }
 
-// newBestStaticTransport returns the HTTP transport of strategies with the best static delays. Losing attempts finish,
-// as they do with the transport of this library over HTTP/1.1, so that their connections stay open.
-func newBestStaticTransport(s *clientSetup) (http.RoundTripper, error) {
+// newBestStaticTransport returns the HTTP transport of strategies whose constant delays are the best in hindsight. Losing
+// attempts finish, as they do with the transport of this library over HTTP/1.1, so that their connections stay open.
+func newBestStaticTransport(s *clientConfig) (http.RoundTripper, error) {
 	s.raceOptions = &race.Options[int]{Async: true, LoserPolicy: &lingerPolicy{losers: loser.List{Max: 512}}}
 	return s.countingTransport, nil
 }
 
-// A lingerPolicy is a policy of package race that lets losing attempts of a request run on for one second. If the first
-// attempt fails, the request waits for its hedges.
+// A lingerPolicy is a policy of package race. It lets losing attempts run on for one second, so that their connections
+// stay open. If the first attempt fails, the request waits for its hedges.
 type lingerPolicy struct{ losers loser.List }
 
 func (l *lingerPolicy) Lost(a *race.Attempt, _ int, _ bool) (ended func()) {

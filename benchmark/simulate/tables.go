@@ -30,47 +30,46 @@ var documentTables = []documentTable{{
 	name: "headline", render: formatReadmeTable, picture: "docs/tail.svg",
 	args: referenceArgs, citedCommand: "make readme",
 }, {
-	name: "reference", render: formatFirstScenarioTable,
+	name: "reference", render: formatReferenceTable,
 	args: referenceArgs,
 }, {
-	name: "dns", render: columnsOf("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
+	name: "dns", render: newColumnRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -requests 2500 -runs 2 -strategy hedge,forwarder,unbound,named,pdns,kresd,sdns,hickory",
 }, {
-	name: "dns-tls", render: columnsOf("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
+	name: "dns-tls", render: newColumnRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -transport tls -requests 2500 -runs 2 -strategy forwarder,unbound,named,pdns,kresd,dnsdist",
 }, {
-	name: "dns-https", render: columnsOf("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
+	name: "dns-https", render: newColumnRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -transport https -requests 2500 -runs 2 -strategy forwarder,dnsdist",
 }, {
-	name: "cached", render: formatCaches, basis: "medians of 3 runs",
+	name: "cached", render: formatCacheTable, basis: "medians of 3 runs",
 	args: "-engine cached -scenario all -strategy forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
 }, {
-	name: "clients", render: formatManyClients, basis: "one run",
+	name: "clients", render: formatConnectionTable, basis: "one run",
 	args: "-engine cached -scenario udp,long -strategy forwarder,bare-go,unbound -runs 1",
 }, {
-	name: "faults", render: columnsOf("answered", "p50", "p99", "last answer", "queries per question"), basis: "one run",
+	name: "faults", render: newColumnRenderer("answered", "p50", "p99", "last answer", "queries per question"), basis: "one run",
 	args: "-engine faults -scenario all",
 }, {
-	name: "recursor", render: columnsOf("p50", "p99 ±", "σ", "failed", "queries per name"),
+	name: "recursor", render: newColumnRenderer("p50", "p99 ±", "σ", "failed", "queries per name"),
 	args: "-engine recursor -scenario broken -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
 }, {
-	name: "signed", render: columnsOf("p50", "p95", "p99 ±", "p99.9 ±", "failed", "queries per name", "CPU µs"),
+	name: "signed", render: newColumnRenderer("p50", "p95", "p99 ±", "p99.9 ±", "failed", "queries per name", "CPU µs"),
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
 }, {
-	name: "storage", render: columnsOf("p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"), basis: "one run, in fake time",
+	name: "storage", render: newColumnRenderer("p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"), basis: "one run, in fake time",
 	args: "-engine storage -scenario storage",
 }, {
-	name: "endpoints", render: formatEndpoints, basis: "one run, in fake time",
+	name: "endpoints", render: formatEndpointTable, basis: "one run, in fake time",
 	args: "-engine endpoints -scenario all -strategy none,hedge,far,failover,hedge-endpoints",
 }, {
-	name: "cost", renderCosts: formatCosts,
+	name: "cost", renderCosts: formatCostTable,
 	benchmark: "-run ^$ -bench ^BenchmarkNoHedge$ ./benchmark",
 }, {
 	name: "weight", command: "run ./benchmark/weight",
 }}
 
-func documentTableNames() []string {
-	var names []string
+func documentTableNames() (names []string) {
 	for _, t := range documentTables {
 		names = append(names, t.name)
 	}
@@ -82,16 +81,16 @@ func formatReadmeTable(f engineResults) string {
 	s := f.scenarios[0]
 	table := textTable{titles: []string{"the published benchmark of bhope/hedge", "p50 ms", "p99 ms", "p99.9 ms", "extra requests", "connections"}}
 	names := make(map[string]string)
-	for _, h := range headlineStrategies() {
+	for _, h := range titledStrategies() {
 		names[h.name] = h.title
-		table.addRow(append([]string{boldIfOurs(h.name, h.title)}, headlineCells(s.findResult(h.name).rows[0])...)...)
+		table.addRow(append([]string{boldIfOurs(h.name, h.title)}, overviewCells(s.findResult(h.name).rows[0])...)...)
 	}
 	return table.formatMarkdown() + "\n" + s.compareWithPeers(names) + "\n"
 }
 
-// headlineCells returns the cells of row r in README's table and in the overview: p50, p99, p99.9, the extra requests,
+// overviewCells returns the cells of row r in README's table and in the overview: p50, p99, p99.9, the extra requests,
 // and the number of connections.
-func headlineCells(r row) []string {
+func overviewCells(r row) []string {
 	connections := "–"
 	if r.Conns != nil {
 		connections = formatThousands(*r.Conns)
@@ -101,9 +100,9 @@ func headlineCells(r row) []string {
 	}
 }
 
-// formatFirstScenarioTable returns the Markdown table for README: the first scenario of the engine, with a row per strategy for
-// the whole run, and none for the phases of the run.
-func formatFirstScenarioTable(f engineResults) string {
+// formatReferenceTable returns the Markdown table of the reference scenario, the first one in f, with all columns. It
+// has a row for each strategy, and none for parts of the scenario.
+func formatReferenceTable(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
 	table := newTextTable(rows, allColumns(f.options.engine.spec()))
 	for _, cells := range table.rows {
@@ -112,9 +111,9 @@ func formatFirstScenarioTable(f engineResults) string {
 	return table.formatMarkdown()
 }
 
-// formatCaches returns the Markdown table of DNS servers that answer from their caches: a row for each server. Its
+// formatCacheTable returns the Markdown table of DNS servers that answer from their caches: a row for each server. Its
 // cells are the processor time of a query in each scenario, and the memory of a connection.
-func formatCaches(f engineResults) string {
+func formatCacheTable(f engineResults) string {
 	table := textTable{titles: []string{"CPU µs"}}
 	var names []string
 	for _, s := range f.scenarios {
@@ -139,9 +138,9 @@ func formatCaches(f engineResults) string {
 	return table.formatMarkdown()
 }
 
-// formatManyClients returns the Markdown table of DNS servers with many connections: a row for each scenario. Four
+// formatConnectionTable returns the Markdown table of DNS servers with many connections: a row for each scenario. Four
 // cells for each server have the rate, its share of the rate over UDP, the processor time, and the memory.
-func formatManyClients(f engineResults) string {
+func formatConnectionTable(f engineResults) string {
 	table := textTable{titles: []string{""}}
 	for _, udp := range f.scenarios[0].results {
 		table.titles = append(table.titles, boldIfOurs(udp.strategy, udp.strategy)+": queries/s", "of UDP's", "CPU µs", "kB; with kernel")
@@ -175,9 +174,9 @@ func boldIfOurs(strategy, text string) string {
 	return text
 }
 
-// formatEndpoints returns the Markdown table of clients with several endpoints: a row for each scenario. Its cells are
+// formatEndpointTable returns the Markdown table of clients with several endpoints: a row for each scenario. Its cells are
 // the 99th percentiles of the strategies, and the extra requests and errors of hedge.WithEndpoints.
-func formatEndpoints(f engineResults) string {
+func formatEndpointTable(f engineResults) string {
 	table := textTable{titles: slices.Concat([]string{"p99 in ms"}, f.scenarios[0].strategies(), []string{"extra requests %", "errors"})}
 	for _, s := range f.scenarios {
 		cells := []string{s.scenario.name}
@@ -204,7 +203,7 @@ var documentColumns = map[string]func(row) string{
 	"failed":               func(r row) string { return fmt.Sprint(r.Errors) },
 	"extra queries":        func(r row) string { return formatPercent(r.Extra) },
 	"extra requests %":     func(r row) string { return fmt.Sprintf("%.2f", r.Extra) },
-	"bytes sent twice %":   func(r row) string { return fmt.Sprintf("%.2f", *r.engineFigures[sentTwice]) },
+	"bytes sent twice %":   func(r row) string { return fmt.Sprintf("%.2f", *r.engineFigures[sentTwiceMetric]) },
 	"wins %":               func(r row) string { return fmt.Sprintf("%.2f", 100*float64(r.Wins)/float64(max(r.Requests, 1))) },
 	"last answer":          func(r row) string { return fmt.Sprintf("%.2f s", *r.engineFigures["last_answer_ms"]/1000) },
 	"queries per name":     func(r row) string { return fmt.Sprintf("%.2f", *r.Sent) },
@@ -224,9 +223,9 @@ var documentColumns = map[string]func(row) string{
 	},
 }
 
-// columnsOf returns a function for documentTable.render: a Markdown table with a row for each strategy in each
-// scenario. titles are keys of documentColumns.
-func columnsOf(titles ...string) func(engineResults) string {
+// newColumnRenderer returns a function for documentTable.render: a Markdown table with a row for each strategy in each
+// scenario. titles are the titles of its columns, keys of documentColumns.
+func newColumnRenderer(titles ...string) func(engineResults) string {
 	return func(f engineResults) string {
 		table := textTable{titles: []string{"ms", ""}}
 		for _, title := range titles {

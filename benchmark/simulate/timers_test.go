@@ -71,10 +71,10 @@ func TestPlansFitIntoTheTimeThereIs(t *testing.T) {
 	estimate := func(args string) (sum time.Duration) {
 		o, err := parseOptions(strings.Fields(args), os.Stderr)
 		require.NoError(t, err)
-		for _, j := range o.newJobs(nil) {
-			simulation := j.scenario.scaledSimulation(j.size)
-			p := j.newJobSchedule(simulation)
-			takes := expectedRequestDuration(simulation) * time.Duration(len(j.contenderNames())*p.requests)
+		for _, run := range o.planRuns(nil) {
+			simulation := run.scenario.adjustedSimulation(run.size)
+			p := run.newRequestSchedule(simulation)
+			takes := expectedTimePerRequest(simulation) * time.Duration(len(run.neededStrategies())*p.requests)
 			if p.limit > 0 {
 				takes = min(takes, p.limit)
 			}

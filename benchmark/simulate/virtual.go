@@ -28,10 +28,10 @@ func (virtualEngine) spec() engineSpec {
 }
 
 func (virtualEngine) supports(sc scenario, s strategy) bool {
-	return s.virtual != nil && s.runsIn(sc) && (sc.replayable || !s.isBestStatic())
+	return s.virtual != nil && s.runsIn(sc) && (sc.replayable || !s.hasBestStaticDelays())
 }
 
-// withLimiters returns a copy of w whose servers have a hedge.Limiter if s.limited is set.
+// withLimiters returns a copy of w whose servers have a hedge.Limiter before their queue if s.limited is set.
 func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	if s.limited {
 		q := *w.Queue
@@ -41,17 +41,17 @@ func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	return w
 }
 
-// runJob simulates several strategies at a time, which does not affect their virtual time. The best static delays come
-// last, because they depend on the hedges of this library.
-func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error {
-	simulation := j.scenario.scaledSimulation(j.size)
+// runOnce simulates several strategies at a time, which does not affect their virtual time. Strategies with best static
+// delays come last, because these delays depend on the hedges of this library.
+func (virtualEngine) runOnce(ctx context.Context, run scenarioRun, keep func(trial)) error {
+	simulation := run.scenario.adjustedSimulation(run.size)
 	var extra float64 // hedges per request that this library has sent
 	simulate := func(s strategy, progress func(int)) []latency.Call {
-		at := virtualSetup{ctx: ctx, simulation: simulation, seed: j.seed, estimate: j.scenario.rateEstimateFactor * simulation.ClientRate()}
-		if s.isBestStatic() {
+		at := virtualConfig{ctx: ctx, simulation: simulation, seed: run.seed, estimate: run.scenario.rateEstimateFactor * simulation.ClientRate()}
+		if s.hasBestStaticDelays() {
 			at.extra = extra
 		}
-		calls := s.withLimiters(simulation).Run(ctx, j.seed, s.virtual(at), progress)
+		calls := s.withLimiters(simulation).Run(ctx, run.seed, s.virtual(at), progress)
 		if s.name == libraryStrategy {
 			extra = hedgesPerRequest(calls)
 		}
@@ -60,7 +60,7 @@ func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error 
 	simulateAll := func(isWanted func(strategy) bool) {
 		var wg sync.WaitGroup
 		slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-		for _, name := range j.strategies {
+		for _, name := range run.strategies {
 			s := findStrategy(name)
 			if !isWanted(s) {
 				continue
@@ -68,22 +68,22 @@ func (virtualEngine) runJob(ctx context.Context, j job, keep func(trial)) error 
 			wg.Go(func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				task, began := j.progress.addTask(j.scenario.name, name, max(simulation.Episodes, 1)*simulation.Requests), time.Now()
+				task, began := run.progress.addTask(run.scenario.name, name, max(simulation.Episodes, 1)*simulation.Requests), time.Now()
 				calls := simulate(s, task.setDone)
 				if ctx.Err() != nil {
 					task.markStopped()
 					return
 				}
 				task.reportFinished(time.Since(began))
-				keep(j.newTrial("virtual", name, calls))
+				keep(run.newTrial("virtual", name, calls))
 			})
 		}
 		wg.Wait()
 	}
-	simulateAll(func(s strategy) bool { return !s.isBestStatic() })
-	if needed := slices.ContainsFunc(j.strategies, func(n string) bool { return findStrategy(n).isBestStatic() }); needed && !slices.Contains(j.strategies, libraryStrategy) {
+	simulateAll(func(s strategy) bool { return !s.hasBestStaticDelays() })
+	if needed := slices.ContainsFunc(run.strategies, func(n string) bool { return findStrategy(n).hasBestStaticDelays() }); needed && !slices.Contains(run.strategies, libraryStrategy) {
 		simulate(findStrategy(libraryStrategy), nil)
 	}
-	simulateAll(strategy.isBestStatic)
+	simulateAll(strategy.hasBestStaticDelays)
 	return ctx.Err()
 }
