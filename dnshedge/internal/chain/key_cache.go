@@ -64,8 +64,8 @@ func (c *Validator) cachedEntry(zone string, now time.Time) *keyEntry {
 
 // isCurrent reports whether the entry may be used at the time now. It is false if the entry is nil or has expired. It
 // is also false if the entry was created after now, because the clock was set back.
-func (r *keyEntry) isCurrent(now time.Time) bool {
-	return r != nil && now.Before(r.expires) && !now.Before(r.createdAt)
+func (e *keyEntry) isCurrent(now time.Time) bool {
+	return e != nil && now.Before(e.expires) && !now.Before(e.createdAt)
 }
 
 // applicableEntry returns the entry for the zone z in the key cache. It returns nil if there is none, or if it has
@@ -77,17 +77,17 @@ func (c *Validator) applicableEntry(z *Zone, now time.Time) *keyEntry {
 	return nil
 }
 
-// appliesTo reports whether the cache entry r may be used for z, a zone of the same name. An entry that results from a
+// appliesTo reports whether the cache entry e may be used for z, a zone of the same name. An entry that results from a
 // forged referral must not harm questions with the right referral. The result is therefore false in two cases:
 //
-//   - r is bogus, and another referral led to it;
-//   - z has a referral, and r has none and says that the zone is bogus or does not exist.
-func (r *keyEntry) appliesTo(z *Zone) bool {
+//   - e is bogus, and another referral led to it;
+//   - z has a referral, and e has none and says that the zone is bogus or does not exist.
+func (e *keyEntry) appliesTo(z *Zone) bool {
 	switch {
-	case r == nil, r.withoutReferral && !z.withoutReferral && (r.status == validate.Bogus || r.isNonexistent):
+	case e == nil, e.withoutReferral && !z.withoutReferral && (e.status == validate.Bogus || e.isNonexistent):
 		return false
 	}
-	return r.status != validate.Bogus || z.withoutReferral || r.referralID == 0 || r.referralID == z.referralID()
+	return e.status != validate.Bogus || z.withoutReferral || e.referralID == 0 || e.referralID == z.referralID()
 }
 
 // PrefetchKeys starts the key lookup of the zone z, so that the keys are known when an answer must be validated. It
@@ -244,8 +244,8 @@ func (c *Validator) evictEntry(now time.Time) {
 
 // isLocalFailure reports whether the entry is bogus only because of a question's limit, or because this machine could
 // not send a query. Another question may then succeed, and the entry must not be cached.
-func (r *keyEntry) isLocalFailure() bool {
-	return r.status == validate.Bogus && (r.localErr != nil || r.reason != nil && r.reason.Limit != "")
+func (e *keyEntry) isLocalFailure() bool {
+	return e.status == validate.Bogus && (e.localErr != nil || e.reason != nil && e.reason.Limit != "")
 }
 
 // lookUpKeys returns the cache entry with the security status and keys of the zone z. If the cache has none, it sends
@@ -356,8 +356,8 @@ func (c *Validator) findInsecureCut(ctx context.Context, b ValidationBudget, zon
 }
 
 // isProvenInsecure reports whether the zone exists and is proven to be insecure. It is false for a nil entry.
-func (r *keyEntry) isProvenInsecure() bool {
-	return r != nil && r.status == validate.Insecure && !r.isNonexistent
+func (e *keyEntry) isProvenInsecure() bool {
+	return e != nil && e.status == validate.Insecure && !e.isNonexistent
 }
 
 // isBelowInsecureCut reports whether the cache shows that name is in an insecure zone below zone. It sends no query.
@@ -365,9 +365,9 @@ func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
 	return slices.ContainsFunc(listPossibleZoneCuts(name, zone), func(cut string) bool { return c.cachedEntry(cut, now).isProvenInsecure() })
 }
 
-// cloneForChild returns the cache entry of a child zone that inherits the status r of its parent zone.
-func (r *keyEntry) cloneForChild() *keyEntry {
-	same := *r
+// cloneForChild returns the cache entry of a child zone that inherits the status e of its parent zone.
+func (e *keyEntry) cloneForChild() *keyEntry {
+	same := *e
 	same.backoff, same.inherited = 0, true
 	return &same
 }

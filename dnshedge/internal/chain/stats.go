@@ -83,23 +83,23 @@ type rootKeyStatus struct {
 
 // observeKeys updates the status from set, the DNSKEY RRset of the root: which trust anchors are in it and have signed
 // it. d are the trust anchors, and err is the error of VerifyDNSKEY. If err is not nil, only clockOff is set.
-func (r *rootKeyStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
+func (s *rootKeyStatus) observeKeys(set *validate.RRset, d *validate.DSSet, err error, now time.Time, p validate.Policy) {
 	signers, off := d.SigningKeyTags(p, set, now)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.clockOff = off; err != nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clockOff = off; err != nil {
 		return
 	}
-	r.anchoredTags, r.unknownTags, r.signingTags = nil, nil, signers
+	s.anchoredTags, s.unknownTags, s.signingTags = nil, nil, signers
 	for _, rr := range set.Records {
 		k, ok := rr.(*dns.DNSKEY)
 		if !ok || k.Flags&dns.SEP == 0 || k.Flags&dns.REVOKE != 0 {
 			continue
 		}
 		if tag := k.KeyTag(); slices.Contains(d.KeyTags(), tag) {
-			r.anchoredTags = append(r.anchoredTags, tag)
+			s.anchoredTags = append(s.anchoredTags, tag)
 		} else {
-			r.unknownTags = append(r.unknownTags, tag)
+			s.unknownTags = append(s.unknownTags, tag)
 		}
 	}
 }
@@ -138,15 +138,15 @@ func (c *Validator) RecordBogus(ede uint16, b observe.RecursorBogus) {
 	count.(*atomic.Int64).Add(1)
 	b.Time, b.Reason = time.Now(), observe.ExtendedError(ede)
 	zone := cmp.Or(b.Zone, b.Name)
-	n := &c.log
-	n.nextRootCheck.Store(0)
-	n.mu.Lock()
-	if len(n.lastBogus) >= maxLastBogus {
-		n.lastBogus = slices.Delete(n.lastBogus, 0, 1+len(n.lastBogus)-maxLastBogus)
+	l := &c.log
+	l.nextRootCheck.Store(0)
+	l.mu.Lock()
+	if len(l.lastBogus) >= maxLastBogus {
+		l.lastBogus = slices.Delete(l.lastBogus, 0, 1+len(l.lastBogus)-maxLastBogus)
 	}
-	n.lastBogus = append(n.lastBogus, b)
-	tell := c.conf.Logger != nil && n.allowZoneWarning(zone, b.Time)
-	n.mu.Unlock()
+	l.lastBogus = append(l.lastBogus, b)
+	tell := c.conf.Logger != nil && l.allowZoneWarning(zone, b.Time)
+	l.mu.Unlock()
 	if tell {
 		attrs := []slog.Attr{slog.String("zone", zone), slog.String("name", b.Name), slog.String("type", b.Type), slog.String("reason", b.Reason), slog.String("text", b.Text)}
 		if b.Server.IsValid() {
@@ -167,49 +167,49 @@ func (c *Validator) logWarning(message string, attrs ...slog.Attr) {
 // allowZoneWarning returns true if a warning about a zone may be logged, because the last one is older than
 // zoneLogInterval. It then records now as the time of the warning, so that the caller must log it. It also returns
 // false if maxLoggedZones zones have recent warnings. The caller must hold mu.
-func (n *validationLog) allowZoneWarning(zone string, now time.Time) bool {
-	at, known := n.loggedZones[zone]
+func (l *validationLog) allowZoneWarning(zone string, now time.Time) bool {
+	at, known := l.loggedZones[zone]
 	if known && now.Sub(at) < zoneLogInterval {
 		return false
 	}
-	if !known && len(n.loggedZones) >= maxLoggedZones {
-		for z, at := range n.loggedZones {
+	if !known && len(l.loggedZones) >= maxLoggedZones {
+		for z, at := range l.loggedZones {
 			if now.Sub(at) >= zoneLogInterval {
-				delete(n.loggedZones, z)
+				delete(l.loggedZones, z)
 			}
 		}
-		if len(n.loggedZones) >= maxLoggedZones {
+		if len(l.loggedZones) >= maxLoggedZones {
 			return false
 		}
 	}
-	if n.loggedZones == nil {
-		n.loggedZones = make(map[string]time.Time)
+	if l.loggedZones == nil {
+		l.loggedZones = make(map[string]time.Time)
 	}
-	n.loggedZones[zone] = now
+	l.loggedZones[zone] = now
 	return true
 }
 
 // LogRootWarnings logs a warning if the root's signatures show that the clock is wrong, and a warning if root keys have no
 // trust anchor. It does nothing if it has checked within rootCheckInterval. now is the present time.
 func (c *Validator) LogRootWarnings(now time.Time) {
-	n, r := &c.log, &c.rootStatus
-	next := n.nextRootCheck.Load()
-	if c.conf.Logger == nil || now.UnixNano() < next || !n.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
+	l, s := &c.log, &c.rootStatus
+	next := l.nextRootCheck.Load()
+	if c.conf.Logger == nil || now.UnixNano() < next || !l.nextRootCheck.CompareAndSwap(next, now.Add(rootCheckInterval).UnixNano()) {
 		return
 	}
-	r.mu.Lock()
-	clockOff, unknownTags := r.clockOff, r.unknownTags
-	r.mu.Unlock()
-	n.mu.Lock()
-	clock := clockOff != 0 && (n.clockLogged.IsZero() || now.Sub(n.clockLogged) >= clockLogInterval)
+	s.mu.Lock()
+	clockOff, unknownTags := s.clockOff, s.unknownTags
+	s.mu.Unlock()
+	l.mu.Lock()
+	clock := clockOff != 0 && (l.clockLogged.IsZero() || now.Sub(l.clockLogged) >= clockLogInterval)
 	if clock {
-		n.clockLogged = now
+		l.clockLogged = now
 	}
-	keys := len(unknownTags) > 0 && (!slices.Equal(unknownTags, n.loggedTags) || now.Sub(n.keysLogged) >= keysLogInterval)
+	keys := len(unknownTags) > 0 && (!slices.Equal(unknownTags, l.loggedTags) || now.Sub(l.keysLogged) >= keysLogInterval)
 	if keys {
-		n.keysLogged, n.loggedTags = now, unknownTags
+		l.keysLogged, l.loggedTags = now, unknownTags
 	}
-	n.mu.Unlock()
+	l.mu.Unlock()
 	if clock {
 		is := "fast"
 		if clockOff < 0 {

@@ -42,13 +42,13 @@ func newTrustAnchors(trusted []*validate.DSSet, insecure []string) trustAnchors 
 
 // nearestAnchor returns the trust anchor or negative trust anchor of the name, or else of its nearest ancestor. It
 // returns nil if there is none. The name must be in lower case.
-func (all trustAnchors) nearestAnchor(name string) *trustAnchor {
+func (a trustAnchors) nearestAnchor(name string) *trustAnchor {
 	for ; name != "."; name = dnsname.Parent(name) {
-		if a := all[name]; a != nil {
-			return a
+		if anchor := a[name]; anchor != nil {
+			return anchor
 		}
 	}
-	return all["."]
+	return a["."]
 }
 
 // TrustFingerprint returns a string that identifies a configuration of trust anchors, negative trust anchors

@@ -70,7 +70,7 @@ func (c *Validator) ValidateResponse(ctx context.Context, b ValidationBudget, s 
 }
 
 // setBogus sets the status to Bogus, with the reason why.
-func (s *Response) setBogus(why *validate.Reason) { s.Status, s.Reason = validate.Bogus, why }
+func (r *Response) setBogus(why *validate.Reason) { r.Status, r.Reason = validate.Bogus, why }
 
 // verifyResponseOrRenewKeys verifies the answer s with the keys in r, the cache entry of its zone, and sets its status.
 // sets are the RRsets of the answer and authority sections.
@@ -140,11 +140,11 @@ func (c *Validator) validateUnsigned(ctx context.Context, b ValidationBudget, s 
 
 // zoneLookupName returns the name whose zone answers the question. For DS, this is the parent of the question's name,
 // because the parent zone has the DS records (RFC 4035 §3.1.4.1). For other types, it is the question's name.
-func (s *Response) zoneLookupName() string {
-	if s.Type == dns.TypeDS && s.Name != "." {
-		return dnsname.Parent(s.Name)
+func (r *Response) zoneLookupName() string {
+	if r.Type == dns.TypeDS && r.Name != "." {
+		return dnsname.Parent(r.Name)
 	}
-	return s.Name
+	return r.Name
 }
 
 // findSigner returns the zone whose keys must verify the answer: zone, or a zone below it that has signed the answer.
@@ -152,9 +152,9 @@ func (s *Response) zoneLookupName() string {
 //
 // It considers the RRsets of the answer section. In a negative answer, it considers the SOA, NSEC and NSEC3 RRsets.
 // isSigned is true if at least one of these RRsets has a signature.
-func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer string, isSigned bool) {
+func (r *Response) findSigner(sets [][]*validate.RRset, zone string) (signer string, isSigned bool) {
 	relevant := sets[0]
-	if s.isNegative() {
+	if r.isNegative() {
 		relevant = nil
 		for _, set := range sets[1] {
 			if set.Type == dns.TypeSOA || set.Type == dns.TypeNSEC || set.Type == dns.TypeNSEC3 {
@@ -162,15 +162,15 @@ func (s *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 			}
 		}
 	}
-	name := s.Name
-	if s.Type != dns.TypeDS {
+	name := r.Name
+	if r.Type != dns.TypeDS {
 		name = "x." + name // so that the zone itself is above the name
 	}
 	return deepestSigner(relevant, zone, name), hasSignature(relevant)
 }
 
 // isNegative reports whether the answer section is empty, so that the response must prove a denial.
-func (s *Response) isNegative() bool { return len(s.Answer) == 0 }
+func (r *Response) isNegative() bool { return len(r.Answer) == 0 }
 
 // verifyAndCacheProofs does the work of verifyResponse for the answer s. If the answer is secure, it also caches its
 // NSEC, NSEC3 and wildcard records. Answers to other questions can then be synthesized from them.
@@ -189,19 +189,19 @@ func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, se
 //
 // It reduces Answer and Authority to the verified records (see validate.RRset.AuthenticRecords). If the answer is
 // not valid, the error is a *validate.Reason, and no field changes except signedByZone.
-func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
-	if s.isNegative() {
-		return s.verifyDenial(w, sets[1], k, now)
+func (r *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
+	if r.isNegative() {
+		return r.verifyDenial(w, sets[1], k, now)
 	}
 	found := verifiedRecords{keys: k, ttl: uint32(maxCacheTime / time.Second)}
 	status := validate.Secure
 	alias := slices.ContainsFunc(sets[0], func(set *validate.RRset) bool {
-		return set.Type == dns.TypeDNAME && dnsname.ToLower(set.Name) != s.Name
+		return set.Type == dns.TypeDNAME && dnsname.ToLower(set.Name) != r.Name
 	})
 	wild := false
 	var made *dns.CNAME
 	for _, set := range sets[0] {
-		if cname, ok := set.Records[0].(*dns.CNAME); ok && alias && dnsname.ToLower(set.Name) == s.Name {
+		if cname, ok := set.Records[0].(*dns.CNAME); ok && alias && dnsname.ToLower(set.Name) == r.Name {
 			made = dns.Copy(cname).(*dns.CNAME) // synthesized from the DNAME record (RFC 6672 §5.3.1)
 			continue
 		}
@@ -209,7 +209,7 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 		if err != nil {
 			return err
 		}
-		s.signedByZone = true
+		r.signedByZone = true
 		if (set.Type == dns.TypeCNAME || set.Type == dns.TypeDNAME) && IsAmbiguous(set.Records) {
 			return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "a name has several aliases", Zone: k.Zone(), Name: set.Name, Type: set.Type}
 		}
@@ -230,10 +230,10 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 		}
 	}
 	if len(sets[0]) == 0 { // an empty answer without a denial
-		s.Status, s.Authority, s.TTL = validate.Insecure, nil, found.ttl
+		r.Status, r.Authority, r.TTL = validate.Insecure, nil, found.ttl
 		return nil
 	}
-	if s.Rcode == dns.RcodeYXDomain {
+	if r.Rcode == dns.RcodeYXDomain {
 		status = validate.Insecure
 	}
 	proof := verifiedRecords{keys: k, ttl: found.ttl}
@@ -241,11 +241,11 @@ func (s *Response) verifyResponse(w *validate.Validation, sets [][]*validate.RRs
 		proof.addProofs(w, sets[1], now)
 		found.ttl = proof.ttl
 	}
-	s.Status, s.TTL = status, found.ttl
-	s.Answer, s.Authority = found.authenticRecords(), proof.authenticRecords()
+	r.Status, r.TTL = status, found.ttl
+	r.Answer, r.Authority = found.authenticRecords(), proof.authenticRecords()
 	if made != nil {
-		made.Hdr.Name, made.Hdr.Ttl = s.Name, found.ttl
-		s.Answer = append(s.Answer, made)
+		made.Hdr.Name, made.Hdr.Ttl = r.Name, found.ttl
+		r.Answer = append(r.Answer, made)
 	}
 	return nil
 }
@@ -259,28 +259,28 @@ type verifiedRecords struct {
 }
 
 // addRRset adds a verified RRset, and lowers the common TTL to that of the RRset. v is the result of its verification.
-func (a *verifiedRecords) addRRset(set *validate.RRset, v validate.Verification) {
-	a.sets, a.verified = append(a.sets, set), append(a.verified, v)
-	a.ttl = min(a.ttl, v.TTL)
+func (r *verifiedRecords) addRRset(set *validate.RRset, v validate.Verification) {
+	r.sets, r.verified = append(r.sets, set), append(r.verified, v)
+	r.ttl = min(r.ttl, v.TTL)
 }
 
 // authenticRecords returns copies of the records and signatures of all RRsets, with the common TTL (see
 // validate.RRset.AuthenticRecords).
-func (a *verifiedRecords) authenticRecords() (rrs []dns.RR) {
-	for i, set := range a.sets {
-		rrs = append(rrs, set.AuthenticRecords(a.keys, a.verified[i], a.ttl)...)
+func (r *verifiedRecords) authenticRecords() (rrs []dns.RR) {
+	for i, set := range r.sets {
+		rrs = append(rrs, set.AuthenticRecords(r.keys, r.verified[i], r.ttl)...)
 	}
 	return rrs
 }
 
 // addProofs verifies the NSEC and NSEC3 RRsets among sets, and adds those with valid signatures.
-func (a *verifiedRecords) addProofs(w *validate.Validation, sets []*validate.RRset, now time.Time) {
+func (r *verifiedRecords) addProofs(w *validate.Validation, sets []*validate.RRset, now time.Time) {
 	for _, set := range sets {
 		if set.Type != dns.TypeNSEC && set.Type != dns.TypeNSEC3 {
 			continue
 		}
-		if v, err := w.Verify(set, a.keys, now); err == nil {
-			a.addRRset(set, v)
+		if v, err := w.Verify(set, r.keys, now); err == nil {
+			r.addRRset(set, v)
 		}
 	}
 }
@@ -292,18 +292,18 @@ func (a *verifiedRecords) addProofs(w *validate.Validation, sets []*validate.RRs
 // proof has opt-out, because the name may then be that of an unsigned delegation.
 //
 // If the proof is not valid, the error is a *validate.Reason.
-func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
-	den, err := w.VerifyDenial(s.Name, s.Type, sets, k, now)
+func (r *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, k *validate.Keys, now time.Time) error {
+	den, err := w.VerifyDenial(r.Name, r.Type, sets, k, now)
 	if err != nil {
 		return correctNSECMissing(err, !hasDenialRecords(sets))
 	}
 	if den.Insecure != nil {
-		s.Status, s.Reason, s.TTL = validate.Insecure, den.Insecure, den.TTL
+		r.Status, r.Reason, r.TTL = validate.Insecure, den.Insecure, den.TTL
 		return nil
 	}
-	if den.Status == validate.Insecure && den.Kind == validate.NoData && s.Rcode == dns.RcodeNameError {
+	if den.Status == validate.Insecure && den.Kind == validate.NoData && r.Rcode == dns.RcodeNameError {
 		// With opt-out, NODATA does not prove the NXDOMAIN of the response.
-		return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "NXDOMAIN is not proven", Zone: k.Zone(), Name: s.Name, Type: s.Type}
+		return &validate.Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "NXDOMAIN is not proven", Zone: k.Zone(), Name: r.Name, Type: r.Type}
 	}
 	found := verifiedRecords{keys: k, ttl: den.TTL}
 	for _, set := range sets {
@@ -319,17 +319,17 @@ func (s *Response) verifyDenial(w *validate.Validation, sets []*validate.RRset, 
 			found.ttl = min(found.ttl, soa.Minttl) // RFC 2308 §5
 		}
 	}
-	gone := den.Kind == validate.NameError && (den.Status != validate.Insecure || s.Rcode == dns.RcodeNameError)
-	if den.Kind == validate.NoDS && den.OptOut && s.Rcode == dns.RcodeNameError { // the records may also prove NXDOMAIN
-		all, err := w.VerifyDenial(s.Name, dns.TypeNone, sets, k, now)
+	gone := den.Kind == validate.NameError && (den.Status != validate.Insecure || r.Rcode == dns.RcodeNameError)
+	if den.Kind == validate.NoDS && den.OptOut && r.Rcode == dns.RcodeNameError { // the records may also prove NXDOMAIN
+		all, err := w.VerifyDenial(r.Name, dns.TypeNone, sets, k, now)
 		gone = err == nil && all.Kind == validate.NameError
 	}
-	s.Rcode = dns.RcodeSuccess
+	r.Rcode = dns.RcodeSuccess
 	if gone {
-		s.Rcode = dns.RcodeNameError
+		r.Rcode = dns.RcodeNameError
 	}
 	found.addProofs(w, sets, now)
-	s.Authority = found.authenticRecords()
-	s.Status, s.TTL = den.Status, found.ttl
+	r.Authority = found.authenticRecords()
+	r.Status, r.TTL = den.Status, found.ttl
 	return nil
 }
