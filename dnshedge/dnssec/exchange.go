@@ -169,12 +169,12 @@ func (c *core) forwardUnvalidated(ctx context.Context, m *dns.Msg) (*dns.Msg, er
 //
 // If no answer is bogus, it may return the failure response of an upstream.
 func (c *core) resolveQuestion(ctx context.Context, b *questionBudget, m *dns.Msg, q question) (*answer, error) {
-	t := &upstreamPlan{core: c, question: q}
+	p := &upstreamPlan{core: c, question: q}
 	var bogus *validate.Reason // the first
 	var shown, failure *answer // the first bogus answer as received; the failure of an upstream
 	var err error
 	for unsigned := false; bogus == nil || bogus.Limit == "" && ctx.Err() == nil; {
-		at, ok := t.nextAttempt(unsigned)
+		at, ok := p.nextAttempt(unsigned)
 		if !ok {
 			break
 		}

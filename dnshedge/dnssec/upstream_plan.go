@@ -50,35 +50,35 @@ type upstreamPlan struct {
 // unsigned must be true if the last response had no signatures. The attempt in which the upstream itself validates
 // (without the CD flag) is then skipped, because it would not add signatures. It is not skipped if it is the last
 // attempt: some upstreams include signatures only sometimes.
-func (t *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
-	if t.planned == nil && t.next == 0 && !t.shouldAvoidUnsigned() {
-		t.next = 1
+func (p *upstreamPlan) nextAttempt(unsigned bool) (upstreamAttempt, bool) {
+	if p.planned == nil && p.next == 0 && !p.shouldAvoidUnsigned() {
+		p.next = 1
 		return upstreamAttempt{cd: true}, true
 	}
-	if t.planned == nil {
-		t.planAttempts()
+	if p.planned == nil {
+		p.planAttempts()
 	}
-	if unsigned && t.next < len(t.planned)-1 && t.planned[t.next].letsUpstreamValidate() {
-		t.next++
+	if unsigned && p.next < len(p.planned)-1 && p.planned[p.next].letsUpstreamValidate() {
+		p.next++
 	}
-	if t.next >= len(t.planned) {
+	if p.next >= len(p.planned) {
 		return upstreamAttempt{}, false
 	}
-	at := t.planned[t.next]
-	t.next++
-	at.hasNext = t.next < len(t.planned)
+	at := p.planned[p.next]
+	p.next++
+	at.hasNext = p.next < len(p.planned)
 	return at, true
 }
 
 // shouldAvoidUnsigned reports whether even the first attempt must avoid upstreams that are known to lack DNSSEC. It is
 // false if the name needs no signatures. Any upstream can then be right, because some may not know a private name.
-func (t *upstreamPlan) shouldAvoidUnsigned() bool {
-	return t.core.avoided.hasWithoutDNSSEC.Load() && t.core.validator.ShouldValidate(t.question.name, t.question.qtype)
+func (p *upstreamPlan) shouldAvoidUnsigned() bool {
+	return p.core.avoided.hasWithoutDNSSEC.Load() && p.core.validator.ShouldValidate(p.question.name, p.question.qtype)
 }
 
 // letsUpstreamValidate reports whether this is the attempt in which the upstream itself validates, because the query
 // lacks the CD flag. The Exchanger selects the upstream.
-func (t upstreamAttempt) letsUpstreamValidate() bool { return t.address == "" && !t.cd }
+func (a upstreamAttempt) letsUpstreamValidate() bool { return a.address == "" && !a.cd }
 
 // planAttempts determines all attempts for the question. They usually are: the upstream that the Exchanger selects, with
 // CD and then without CD, and up to maxOtherUpstreams upstreams that are addressed directly.
@@ -89,9 +89,9 @@ func (t upstreamAttempt) letsUpstreamValidate() bool { return t.address == "" &&
 // If some upstreams are known to lack DNSSEC or not to respond, the other upstreams are queried first, by address.
 // Upstreams without DNSSEC are queried last. Unresponsive ones are queried only if all upstreams are unresponsive or
 // without DNSSEC: an upstream that did not answer for the name of an earlier question may still answer this one.
-func (t *upstreamPlan) planAttempts() {
-	named := t.core.upstreamAddresses(t.question.name)
-	usable, silent, withoutDNSSEC := t.core.avoided.partitionUpstreams(named, time.Now())
+func (p *upstreamPlan) planAttempts() {
+	named := p.core.upstreamAddresses(p.question.name)
+	usable, silent, withoutDNSSEC := p.core.avoided.partitionUpstreams(named, time.Now())
 	first := usable
 	if len(usable) == 0 {
 		first = silent
@@ -101,11 +101,11 @@ func (t *upstreamPlan) planAttempts() {
 	for _, address := range slices.Concat(first[:count], withoutDNSSEC[:min(len(withoutDNSSEC), maxOtherUpstreams-count)]) {
 		each = append(each, upstreamAttempt{address: address, cd: true})
 	}
-	if t.next == 0 && len(usable) > 0 && len(usable) < len(named) {
-		t.planned = slices.Insert(each, count, upstreamAttempt{cd: true})
+	if p.next == 0 && len(usable) > 0 && len(usable) < len(named) {
+		p.planned = slices.Insert(each, count, upstreamAttempt{cd: true})
 		return
 	}
-	t.planned = append([]upstreamAttempt{{cd: true}, {}}, each...)
+	p.planned = append([]upstreamAttempt{{cd: true}, {}}, each...)
 }
 
 // sendToUpstream sends the query m to the upstream of the attempt at, and returns the response.
