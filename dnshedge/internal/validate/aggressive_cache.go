@@ -72,20 +72,20 @@ func NewAggressiveCache(zone string, maxBytes int64) *AggressiveCache {
 }
 
 // MemoryBytes returns the estimated memory of the cache, in bytes. It takes no lock.
-func (d *AggressiveCache) MemoryBytes() int64 { return d.publishedBytes.Load() }
+func (c *AggressiveCache) MemoryBytes() int64 { return c.publishedBytes.Load() }
 
 // HasCurrentSOA reports whether the cache has an SOA record of the zone that has not expired at the time now. Without
 // it, no negative answer can be synthesized.
-func (d *AggressiveCache) HasCurrentSOA(now time.Time) bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.soa.remainingTTL(now) > 0
+func (c *AggressiveCache) HasCurrentSOA(now time.Time) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.soa.remainingTTL(now) > 0
 }
 
 // Add verifies the RRset s with the keys k, and caches it if answers can be synthesized from it. It does nothing if the
 // RRset is invalid or useless. w limits the cost of the verification.
-func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
-	if k.zone != d.zone || s.Class != dns.ClassINET {
+func (c *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
+	if k.zone != c.zone || s.Class != dns.ClassINET {
 		return
 	}
 	most, _ := w.Policy.nsec3IterationLimits()
@@ -103,22 +103,22 @@ func (d *AggressiveCache) Add(w *Validation, s *RRset, k *Keys, now time.Time) {
 	if e == nil {
 		return
 	}
-	c := s.canonicalForm()
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	canonical := s.canonicalForm()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
 	case v.Encloser >= 0:
-		d.addWildcard(c.owner, s.Type, v.Encloser, e)
+		c.addWildcard(canonical.owner, s.Type, v.Encloser, e)
 	case s.Type == dns.TypeSOA:
-		d.addSOA(c, s, v, e)
-	case s.Type == dns.TypeNSEC && len(c.rdata) == 1:
-		d.addNSEC(c, v, e)
-	case s.Type == dns.TypeNSEC3 && len(c.rdata) == 1:
-		d.addNSEC3(c, v, e)
+		c.addSOA(canonical, s, v, e)
+	case s.Type == dns.TypeNSEC && len(canonical.rdata) == 1:
+		c.addNSEC(canonical, v, e)
+	case s.Type == dns.TypeNSEC3 && len(canonical.rdata) == 1:
+		c.addNSEC3(canonical, v, e)
 	}
-	for d.bytes > d.maxBytes && d.evictRandom() {
+	for c.bytes > c.maxBytes && c.evictRandom() {
 	}
-	d.publishedBytes.Store(d.bytes)
+	c.publishedBytes.Store(c.bytes)
 }
 
 // newCachedRRset converts an RRset to the form in which it is cached. v is the result of its verification with the keys
@@ -146,30 +146,30 @@ func newCachedRRset(s *RRset, k *Keys, v Verification, now time.Time) *cachedRRs
 }
 
 // memorySize returns the estimated memory of the RRset, in bytes.
-func (e *cachedRRset) memorySize() int64 { return cachedRRsetOverhead + int64(len(e.wire)) }
+func (c *cachedRRset) memorySize() int64 { return cachedRRsetOverhead + int64(len(c.wire)) }
 
 // remainingTTL returns the number of seconds from now until the RRset expires. It is 0 if the RRset is nil or has
 // expired. It is also 0 if the RRset was cached at a time after now, because the clock was set back.
-func (e *cachedRRset) remainingTTL(now time.Time) uint32 {
+func (c *cachedRRset) remainingTTL(now time.Time) uint32 {
 	now = now.Round(0)
-	if e == nil || now.Before(e.added) || !now.Before(e.expires) {
+	if c == nil || now.Before(c.added) || !now.Before(c.expires) {
 		return 0
 	}
-	return uint32(e.expires.Sub(now) / time.Second)
+	return uint32(c.expires.Sub(now) / time.Second)
 }
 
-// addSOA caches the SOA RRset s, whose canonical form is c, and sets the maximum TTL of synthesized negative answers
-// (negativeTTL). v is the result of its verification, and e is the cached form. The caller must hold mu.
-func (d *AggressiveCache) addSOA(c *canonicalRRset, s *RRset, v Verification, e *cachedRRset) {
+// addSOA caches the SOA RRset s, whose canonical form is given, and sets the maximum TTL of synthesized negative
+// answers (negativeTTL). v is the result of its verification, and e is the cached form. The caller must hold mu.
+func (c *AggressiveCache) addSOA(canonical *canonicalRRset, s *RRset, v Verification, e *cachedRRset) {
 	soa, ok := s.Records[0].(*dns.SOA)
-	if !ok || c.owner != d.zone || len(c.rdata) != 1 {
+	if !ok || canonical.owner != c.zone || len(canonical.rdata) != 1 {
 		return
 	}
-	if d.soa != nil {
-		d.bytes -= d.soa.memorySize()
+	if c.soa != nil {
+		c.bytes -= c.soa.memorySize()
 	}
-	d.soa, d.negativeTTL = e, min(v.TTL, soa.Minttl)
-	d.bytes += e.memorySize()
+	c.soa, c.negativeTTL = e, min(v.TTL, soa.Minttl)
+	c.bytes += e.memorySize()
 }
 
 // addWildcard caches the RRset e, which was expanded from a wildcard, under the owner name of the wildcard. The caller
@@ -177,7 +177,7 @@ func (d *AggressiveCache) addSOA(c *canonicalRRset, s *RRset, v Verification, e 
 //
 // owner is the expanded name. encloser is the number of labels of the closest encloser, which is the parent of the
 // wildcard.
-func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *cachedRRset) {
+func (c *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *cachedRRset) {
 	switch typ {
 	case dns.TypeNS, dns.TypeDS, dns.TypeDNAME, dns.TypeDNSKEY: // wildcards do not synthesize them (RFC 4592 §4)
 		return
@@ -187,53 +187,53 @@ func (d *AggressiveCache) addWildcard(owner name, typ uint16, encloser int, e *c
 		return
 	}
 	k := wildcardKey{wild, typ}
-	d.removeWildcard(k)
-	for other := range d.wildcards {
-		if len(d.wildcards) < maxCachedWildcards {
+	c.removeWildcard(k)
+	for other := range c.wildcards {
+		if len(c.wildcards) < maxCachedWildcards {
 			break
 		}
-		d.removeWildcard(other)
+		c.removeWildcard(other)
 	}
-	d.wildcards[k] = e
-	d.bytes += e.memorySize() + int64(len(wild))
+	c.wildcards[k] = e
+	c.bytes += e.memorySize() + int64(len(wild))
 }
 
 // removeWildcard removes the RRset of a wildcard, if it is cached. The caller must hold mu.
-func (d *AggressiveCache) removeWildcard(k wildcardKey) {
-	if e := d.wildcards[k]; e != nil {
-		delete(d.wildcards, k)
-		d.bytes -= e.memorySize() + int64(len(k.owner))
+func (c *AggressiveCache) removeWildcard(k wildcardKey) {
+	if e := c.wildcards[k]; e != nil {
+		delete(c.wildcards, k)
+		c.bytes -= e.memorySize() + int64(len(k.owner))
 	}
 }
 
-// addNSEC caches an NSEC record with the canonical form c. v is the result of its verification, and e is the cached
+// addNSEC caches an NSEC record with the given canonical form. v is the result of its verification, and e is the cached
 // form. The caller must hold mu.
 //
 // It removes cached NSEC records of names that do not exist according to the new record.
-func (d *AggressiveCache) addNSEC(c *canonicalRRset, v Verification, e *cachedRRset) {
+func (c *AggressiveCache) addNSEC(canonical *canonicalRRset, v Verification, e *cachedRRset) {
 	var one nsecSet
-	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
+	one.addRecord(canonical.owner, slices.Clone(canonical.rdata[0]), c.zone, v)
 	if len(one.records) == 0 {
 		return
 	}
 	n := one.records[0]
 	n.cached = e
-	i, found := d.nsecs.searchOwnerName(n.owner)
+	i, found := c.nsecs.searchOwnerName(n.owner)
 	end := i
-	for end < len(d.nsecs.records) && n.coversName(d.nsecs.records[end].owner, d.zone) {
+	for end < len(c.nsecs.records) && n.coversName(c.nsecs.records[end].owner, c.zone) {
 		end++
 	}
 	if found {
 		i--
 	}
-	d.removeNSECs(i, end)
-	for len(d.nsecs.records) >= maxCachedDenials {
-		j := rand.IntN(len(d.nsecs.records))
-		d.removeNSECs(j, j+1)
+	c.removeNSECs(i, end)
+	for len(c.nsecs.records) >= maxCachedDenials {
+		j := rand.IntN(len(c.nsecs.records))
+		c.removeNSECs(j, j+1)
 	}
-	i, _ = d.nsecs.searchOwnerName(n.owner)
-	d.nsecs.records = slices.Insert(d.nsecs.records, i, n)
-	d.bytes += n.memorySize()
+	i, _ = c.nsecs.searchOwnerName(n.owner)
+	c.nsecs.records = slices.Insert(c.nsecs.records, i, n)
+	c.bytes += n.memorySize()
 }
 
 // memorySize returns the estimated memory of the cached record, in bytes.
@@ -243,80 +243,80 @@ func (n *nsec) memorySize() int64 {
 
 // removeNSECs removes the cached NSEC records with indexes from i to j-1, and subtracts their memory from that of the
 // cache. The caller must hold mu.
-func (d *AggressiveCache) removeNSECs(i, j int) {
-	for _, n := range d.nsecs.records[i:j] {
-		d.bytes -= n.memorySize()
+func (c *AggressiveCache) removeNSECs(i, j int) {
+	for _, n := range c.nsecs.records[i:j] {
+		c.bytes -= n.memorySize()
 	}
-	d.nsecs.records = slices.Delete(d.nsecs.records, i, j)
+	c.nsecs.records = slices.Delete(c.nsecs.records, i, j)
 }
 
-// addNSEC3 caches an NSEC3 record with the canonical form c. v is the result of its verification, and e is the cached
-// form. The caller must hold mu.
+// addNSEC3 caches an NSEC3 record with the given canonical form. v is the result of its verification, and e is the
+// cached form. The caller must hold mu.
 //
 // All cached NSEC3 records have the same parameters. A record with other parameters replaces all of them. It is
 // rejected if the parameters changed less than minParametersAge ago.
-func (d *AggressiveCache) addNSEC3(c *canonicalRRset, v Verification, e *cachedRRset) {
+func (c *AggressiveCache) addNSEC3(canonical *canonicalRRset, v Verification, e *cachedRRset) {
 	var one nsec3Set
-	one.addRecord(c.owner, slices.Clone(c.rdata[0]), d.zone, v)
+	one.addRecord(canonical.owner, slices.Clone(canonical.rdata[0]), c.zone, v)
 	if len(one.records) == 0 {
 		return
 	}
-	r, all := one.records[0], &d.nsec3s
+	r, all := one.records[0], &c.nsec3s
 	r.cached = e
 	if other := all.salt != one.salt || all.iterations != one.iterations; other || len(all.records) == 0 {
-		if age := e.added.Sub(d.parametersChanged); other && len(all.records) > 0 && age >= 0 && age < minParametersAge {
+		if age := e.added.Sub(c.parametersChanged); other && len(all.records) > 0 && age >= 0 && age < minParametersAge {
 			return
 		}
-		d.removeNSEC3s(0, len(all.records))
-		all.salt, all.iterations, d.parametersChanged = one.salt, one.iterations, e.added
+		c.removeNSEC3s(0, len(all.records))
+		all.salt, all.iterations, c.parametersChanged = one.salt, one.iterations, e.added
 	}
 	i, found := all.searchOwnerHash(r.owner)
 	if found {
-		d.removeNSEC3s(i-1, i)
+		c.removeNSEC3s(i-1, i)
 	}
 	if r.optOut {
 		return
 	}
 	for len(all.records) >= maxCachedDenials {
 		j := rand.IntN(len(all.records))
-		d.removeNSEC3s(j, j+1)
+		c.removeNSEC3s(j, j+1)
 	}
 	i, _ = all.searchOwnerHash(r.owner)
 	all.records = slices.Insert(all.records, i, r)
-	d.bytes += r.memorySize()
+	c.bytes += r.memorySize()
 }
 
 // memorySize returns the estimated memory of the cached record, in bytes.
-func (r *nsec3) memorySize() int64 { return r.cached.memorySize() + int64(len(r.types)) }
+func (n *nsec3) memorySize() int64 { return n.cached.memorySize() + int64(len(n.types)) }
 
 // removeNSEC3s removes the cached NSEC3 records with indexes from i to j-1, and subtracts their memory from that of the
 // cache. The caller must hold mu.
-func (d *AggressiveCache) removeNSEC3s(i, j int) {
-	for _, r := range d.nsec3s.records[i:j] {
-		d.bytes -= r.memorySize()
+func (c *AggressiveCache) removeNSEC3s(i, j int) {
+	for _, r := range c.nsec3s.records[i:j] {
+		c.bytes -= r.memorySize()
 	}
-	d.nsec3s.records = slices.Delete(d.nsec3s.records, i, j)
+	c.nsec3s.records = slices.Delete(c.nsec3s.records, i, j)
 }
 
 // evictRandom removes a random record of the kind that has the most records: NSEC, NSEC3 or wildcard. If only the SOA
 // record is left, it removes the SOA record. It returns false if the cache is empty. The caller must hold mu.
-func (d *AggressiveCache) evictRandom() bool {
-	a, b, c := len(d.nsecs.records), len(d.nsec3s.records), len(d.wildcards)
-	switch most := max(a, b, c); {
-	case most == 0 && d.soa == nil:
+func (c *AggressiveCache) evictRandom() bool {
+	nsecs, nsec3s, wildcards := len(c.nsecs.records), len(c.nsec3s.records), len(c.wildcards)
+	switch most := max(nsecs, nsec3s, wildcards); {
+	case most == 0 && c.soa == nil:
 		return false
 	case most == 0:
-		d.bytes -= d.soa.memorySize()
-		d.soa = nil
-	case a == most:
-		i := rand.IntN(a)
-		d.removeNSECs(i, i+1)
-	case b == most:
-		i := rand.IntN(b)
-		d.removeNSEC3s(i, i+1)
+		c.bytes -= c.soa.memorySize()
+		c.soa = nil
+	case nsecs == most:
+		i := rand.IntN(nsecs)
+		c.removeNSECs(i, i+1)
+	case nsec3s == most:
+		i := rand.IntN(nsec3s)
+		c.removeNSEC3s(i, i+1)
 	default:
-		for k := range d.wildcards {
-			d.removeWildcard(k)
+		for k := range c.wildcards {
+			c.removeWildcard(k)
 			break
 		}
 	}
@@ -332,29 +332,29 @@ type SynthesizedAnswer struct {
 
 // Synthesize answers the question for qname and qtype at the time now, from the cached records. w limits the cost of
 // NSEC3 hashes. The boolean is false if the records do not determine the answer.
-func (d *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
+func (c *AggressiveCache) Synthesize(w *Validation, qname string, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	q, ok := parseName(qname)
-	if !ok || !q.isWithin(d.zone) || qtype == dns.TypeRRSIG || qtype == dns.TypeDS && q == d.zone && q != root {
+	if !ok || !q.isWithin(c.zone) || qtype == dns.TypeRRSIG || qtype == dns.TypeDS && q == c.zone && q != root {
 		return SynthesizedAnswer{}, false
 	}
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if d.soa.remainingTTL(now) > 0 {
-		f := d.evaluateCache(w, func(n nsecSet) proofResult { return n.proveDenial(q, qtype, d.zone) }, func(n *nsec3Set) proofResult { return n.proveDenial(q, qtype, d.zone) })
-		if k, ok := d.synthesizeDenial(f, now); ok {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.soa.remainingTTL(now) > 0 {
+		f := c.evaluateCache(w, func(n nsecSet) proofResult { return n.proveDenial(q, qtype, c.zone) }, func(n *nsec3Set) proofResult { return n.proveDenial(q, qtype, c.zone) })
+		if k, ok := c.synthesizeDenial(f, now); ok {
 			return k, true
 		}
 	}
-	return d.synthesizeWildcard(w, q, qtype, now)
+	return c.synthesizeWildcard(w, q, qtype, now)
 }
 
 // evaluateCache draws a conclusion from the cached NSEC records, with the function byNSEC. If they prove nothing, it
 // uses the NSEC3 records and byNSEC3. w limits the cost of NSEC3 hashes. If that limit is reached, the result is
 // Unproven. The caller must hold mu.
-func (d *AggressiveCache) evaluateCache(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
-	f := byNSEC(d.nsecs)
-	if f.kind == Unproven && len(d.nsec3s.records) > 0 {
-		n := d.nsec3s
+func (c *AggressiveCache) evaluateCache(w *Validation, byNSEC func(nsecSet) proofResult, byNSEC3 func(*nsec3Set) proofResult) proofResult {
+	f := byNSEC(c.nsecs)
+	if f.kind == Unproven && len(c.nsec3s.records) > 0 {
+		n := c.nsec3s
 		n.work, n.usesSpareBlocks = w, true
 		if f = byNSEC3(&n); n.limit != "" {
 			return proofResult{}
@@ -365,12 +365,12 @@ func (d *AggressiveCache) evaluateCache(w *Validation, byNSEC func(nsecSet) proo
 
 // synthesizeDenial returns the negative answer that follows from f, a conclusion from cached records. The boolean is
 // false if f proves nothing, has opt-out or uses an expired record. The caller must hold mu.
-func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (SynthesizedAnswer, bool) {
-	k := SynthesizedAnswer{Kind: f.kind, TTL: d.soa.remainingTTL(now)}
-	if f.kind == Unproven || f.optOut || !d.appendProof(&k, f, now) {
+func (c *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (SynthesizedAnswer, bool) {
+	k := SynthesizedAnswer{Kind: f.kind, TTL: c.soa.remainingTTL(now)}
+	if f.kind == Unproven || f.optOut || !c.appendProof(&k, f, now) {
 		return SynthesizedAnswer{}, false
 	}
-	soa := d.soa.unpackRecords("", k.TTL)
+	soa := c.soa.unpackRecords("", k.TTL)
 	k.Authority = append(soa, k.Authority...)
 	return k, true
 }
@@ -378,7 +378,7 @@ func (d *AggressiveCache) synthesizeDenial(f proofResult, now time.Time) (Synthe
 // appendProof adds the records that f uses, a proof of absence, to the authority section of k, the synthesized answer.
 // It lowers the TTL of k to the time until the records expire. It returns false if a record has expired. The caller
 // must hold mu.
-func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
+func (c *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now time.Time) bool {
 	var used []*cachedRRset
 	for _, e := range f.usedRecords {
 		if slices.Contains(used, e.cached) {
@@ -386,7 +386,7 @@ func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now t
 		}
 		used = append(used, e.cached)
 		left, passed := e.cached.remainingTTL(now), now.Round(0).Sub(e.cached.added)
-		minimum := time.Duration(d.negativeTTL)*time.Second - passed
+		minimum := time.Duration(c.negativeTTL)*time.Second - passed
 		if left == 0 || minimum < time.Second {
 			return false
 		}
@@ -398,9 +398,9 @@ func (d *AggressiveCache) appendProof(k *SynthesizedAnswer, f proofResult, now t
 
 // unpackRecords returns new copies of the records and signatures, with the given TTL in seconds. If owner is not empty,
 // the copies get this owner name, as in the expansion of a wildcard.
-func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
+func (c *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 	m := new(dns.Msg)
-	if err := m.Unpack(e.wire); err != nil {
+	if err := m.Unpack(c.wire); err != nil {
 		return nil // unreachable: newCachedRRset has unpacked it
 	}
 	for _, rr := range m.Answer {
@@ -415,31 +415,31 @@ func (e *cachedRRset) unpackRecords(owner string, ttl uint32) []dns.RR {
 // synthesizeWildcard answers a question for q and qtype with the records of a cached wildcard, or with its CNAME
 // record. The owner name of the records becomes q. The boolean is false if no wildcard applies, or if the cached
 // records do not prove that there is no closer match. The caller must hold mu.
-func (d *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
+func (c *AggressiveCache) synthesizeWildcard(w *Validation, q name, qtype uint16, now time.Time) (SynthesizedAnswer, bool) {
 	switch qtype {
 	case dns.TypeANY, dns.TypeDS, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeSIG, dns.TypeKEY, dns.TypeNXT: // their rules for aliases differ
 		return SynthesizedAnswer{}, false
 	}
-	if len(d.wildcards) == 0 || q.isWildcard() {
+	if len(c.wildcards) == 0 || q.isWildcard() {
 		return SynthesizedAnswer{}, false
 	}
-	for a := q; a != d.zone; {
+	for a := q; a != c.zone; {
 		a = a.parent()
 		wild, ok := a.wildcardName()
 		if !ok {
 			continue
 		}
-		e := d.wildcards[wildcardKey{wild, qtype}]
+		e := c.wildcards[wildcardKey{wild, qtype}]
 		if e.remainingTTL(now) == 0 {
-			e = d.wildcards[wildcardKey{wild, dns.TypeCNAME}]
+			e = c.wildcards[wildcardKey{wild, dns.TypeCNAME}]
 		}
 		left := e.remainingTTL(now)
 		if left == 0 {
 			continue
 		}
-		f := d.evaluateCache(w, func(n nsecSet) proofResult { return n.proveNoCloserMatch(q, a.countLabels(), d.zone) }, func(n *nsec3Set) proofResult { return n.proveNoCloserMatch(q, a.countLabels()) })
+		f := c.evaluateCache(w, func(n nsecSet) proofResult { return n.proveNoCloserMatch(q, a.countLabels(), c.zone) }, func(n *nsec3Set) proofResult { return n.proveNoCloserMatch(q, a.countLabels()) })
 		k := SynthesizedAnswer{TTL: left}
-		if f.kind != NoCloserMatch || f.optOut || !d.appendProof(&k, f, now) {
+		if f.kind != NoCloserMatch || f.optOut || !c.appendProof(&k, f, now) {
 			continue
 		}
 		k.Answer = e.unpackRecords(q.String(), k.TTL)

@@ -38,15 +38,15 @@ type Denial struct {
 //
 // The response code is not considered, because signatures do not cover it. NameError corresponds to NXDOMAIN, and
 // NoData to NOERROR.
-func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
-	p := &denialEvidence{work: w, keys: k, qname: qname, qtype: qtype}
+func (v *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
+	e := &denialEvidence{work: v, keys: k, qname: qname, qtype: qtype}
 	q, ok := parseName(qname)
 	if !ok || !q.isWithin(k.zone) || qtype == dns.TypeDS && q == k.zone && q != root {
-		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the zone does not have the name")
+		return e.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the zone does not have the name")
 	}
-	return p.evaluateRecords(sets, now,
-		func() proofResult { return p.nsecs.proveDenial(q, qtype, k.zone) },
-		func() proofResult { return p.nsec3s.proveDenial(q, qtype, k.zone) })
+	return e.evaluateRecords(sets, now,
+		func() proofResult { return e.nsecs.proveDenial(q, qtype, k.zone) },
+		func() proofResult { return e.nsec3s.proveDenial(q, qtype, k.zone) })
 }
 
 // VerifyNoCloserMatch verifies that an RRset with the owner name qname may be the expansion of a wildcard. The NSEC or
@@ -55,15 +55,15 @@ func (w *Validation) VerifyDenial(qname string, qtype uint16, sets []*RRset, k *
 //
 // encloser is the number of labels of the closest encloser, see Verification.Encloser. If the proof is valid, the Kind
 // of the result is NoCloserMatch. Otherwise the error is a *Reason.
-func (w *Validation) VerifyNoCloserMatch(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
-	p := &denialEvidence{work: w, keys: k, qname: qname}
+func (v *Validation) VerifyNoCloserMatch(qname string, encloser int, sets []*RRset, k *Keys, now time.Time) (Denial, error) {
+	e := &denialEvidence{work: v, keys: k, qname: qname}
 	q, ok := parseName(qname)
 	if !ok || !q.isBelow(k.zone) || encloser < k.zone.countLabels() || encloser >= q.countLabels() {
-		return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the name was not synthesized from a wildcard of the zone")
+		return e.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the name was not synthesized from a wildcard of the zone")
 	}
-	return p.evaluateRecords(sets, now,
-		func() proofResult { return p.nsecs.proveNoCloserMatch(q, encloser, k.zone) },
-		func() proofResult { return p.nsec3s.proveNoCloserMatch(q, encloser) })
+	return e.evaluateRecords(sets, now,
+		func() proofResult { return e.nsecs.proveNoCloserMatch(q, encloser, k.zone) },
+		func() proofResult { return e.nsec3s.proveNoCloserMatch(q, encloser) })
 }
 
 // A denialEvidence holds the verified NSEC and NSEC3 records of a response, from which a Denial is concluded.
@@ -78,42 +78,42 @@ type denialEvidence struct {
 }
 
 // evaluateRecords verifies the NSEC and NSEC3 records in sets, and returns the conclusion from them. byNSEC must draw
-// the conclusion from p.nsecs, and byNSEC3 that from p.nsec3s.
+// the conclusion from e.nsecs, and byNSEC3 that from e.nsec3s.
 //
 // byNSEC3 is called only if the NSEC records prove nothing. A zone that changes from NSEC to NSEC3 can have both.
-func (p *denialEvidence) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
-	if limit := p.addRecords(sets, now); limit {
-		return Denial{}, &p.reason
+func (e *denialEvidence) evaluateRecords(sets []*RRset, now time.Time, byNSEC, byNSEC3 func() proofResult) (Denial, error) {
+	if limit := e.addRecords(sets, now); limit {
+		return Denial{}, &e.reason
 	}
 	f := byNSEC()
-	if f.kind == Unproven && len(p.nsec3s.records) > 0 {
-		insecure, _ := p.work.Policy.nsec3IterationLimits()
+	if f.kind == Unproven && len(e.nsec3s.records) > 0 {
+		insecure, _ := e.work.Policy.nsec3IterationLimits()
 		switch {
-		case p.nsec3s.hasMixedParameters:
-			return p.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the NSEC3 records have several sets of parameters")
-		case p.nsec3s.iterations > insecure:
-			return p.insecureDenial(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", p.nsec3s.iterations)), nil
+		case e.nsec3s.hasMixedParameters:
+			return e.failWithReason(dns.ExtendedErrorCodeDNSBogus, "the NSEC3 records have several sets of parameters")
+		case e.nsec3s.iterations > insecure:
+			return e.insecureDenial(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", e.nsec3s.iterations)), nil
 		case !sha1Allowed():
-			return p.insecureDenial(dns.ExtendedErrorCodeOther, "NSEC3 records need SHA-1, which this process may not use"), nil
+			return e.insecureDenial(dns.ExtendedErrorCodeOther, "NSEC3 records need SHA-1, which this process may not use"), nil
 		}
-		p.nsec3s.work = p.work
+		e.nsec3s.work = e.work
 		f = byNSEC3()
-		if limit := p.nsec3s.limit; limit != "" {
-			p.setFailureReason(dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
-			p.reason.Limit = limit
-			return Denial{}, &p.reason
+		if limit := e.nsec3s.limit; limit != "" {
+			e.setFailureReason(dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+			e.reason.Limit = limit
+			return Denial{}, &e.reason
 		}
 	}
 	if f.kind == Unproven {
-		if p.reason.Text == "" {
-			return p.failWithReason(dns.ExtendedErrorCodeNSECMissing, "nothing denies it")
+		if e.reason.Text == "" {
+			return e.failWithReason(dns.ExtendedErrorCodeNSECMissing, "nothing denies it")
 		}
-		return Denial{}, &p.reason
+		return Denial{}, &e.reason
 	}
 	d := Denial{Kind: f.kind, OptOut: f.optOut, TTL: maxTTL}
-	p.setStatus(&d)
-	for _, e := range f.usedRecords {
-		d.limitLifetime(&e.verified)
+	e.setStatus(&d)
+	for _, record := range f.usedRecords {
+		d.limitLifetime(&record.verified)
 	}
 	return d, nil
 }
@@ -129,9 +129,9 @@ func (d *Denial) limitLifetime(v *Verification) {
 
 // setStatus sets d.Status: Unchecked if the keys are not trusted, Insecure if d has opt-out or a reason in d.Insecure,
 // and otherwise Secure.
-func (p *denialEvidence) setStatus(d *Denial) {
+func (e *denialEvidence) setStatus(d *Denial) {
 	switch {
-	case !p.keys.IsTrusted():
+	case !e.keys.IsTrusted():
 		d.Status = Unchecked
 	case d.OptOut || d.Insecure != nil:
 		d.Status = Insecure
@@ -142,62 +142,62 @@ func (p *denialEvidence) setStatus(d *Denial) {
 
 // insecureDenial returns the Denial for a proof whose NSEC3 records have valid signatures, but cannot be evaluated, for
 // example because of too many iterations. ede and text become its reason.
-func (p *denialEvidence) insecureDenial(ede uint16, text string) Denial {
-	p.setFailureReason(ede, text)
-	d := Denial{Insecure: &p.reason, TTL: maxTTL}
-	for i := range p.nsec3s.records {
-		d.limitLifetime(&p.nsec3s.records[i].verified)
+func (e *denialEvidence) insecureDenial(ede uint16, text string) Denial {
+	e.setFailureReason(ede, text)
+	d := Denial{Insecure: &e.reason, TTL: maxTTL}
+	for i := range e.nsec3s.records {
+		d.limitLifetime(&e.nsec3s.records[i].verified)
 	}
-	p.setStatus(&d)
+	e.setStatus(&d)
 	return d
 }
 
-// setFailureReason stores in p.reason why the proof fails: an extended error code and a text, with the names of the
+// setFailureReason stores in e.reason why the proof fails: an extended error code and a text, with the names of the
 // question and the zone.
-func (p *denialEvidence) setFailureReason(ede uint16, text string) {
-	p.reason = Reason{EDE: ede, Text: text, Zone: p.keys.Zone(), Name: p.qname, Type: p.qtype}
+func (e *denialEvidence) setFailureReason(ede uint16, text string) {
+	e.reason = Reason{EDE: ede, Text: text, Zone: e.keys.Zone(), Name: e.qname, Type: e.qtype}
 }
 
 // failWithReason returns the results of a failed proof: no denial, and a *Reason with an extended error code and a
 // text.
-func (p *denialEvidence) failWithReason(ede uint16, text string) (Denial, error) {
-	p.setFailureReason(ede, text)
-	return Denial{}, &p.reason
+func (e *denialEvidence) failWithReason(ede uint16, text string) (Denial, error) {
+	e.setFailureReason(ede, text)
+	return Denial{}, &e.reason
 }
 
 // maxNeededProofs is the maximum number of NSEC or NSEC3 RRsets that an answer needs. They concern the closest
 // encloser, the next closer name, the wildcard, and an alias.
 const maxNeededProofs = 4
 
-// addRecords verifies the NSEC and NSEC3 RRsets in sets, and adds their records to p.nsecs and p.nsec3s. It skips
+// addRecords verifies the NSEC and NSEC3 RRsets in sets, and adds their records to e.nsecs and e.nsec3s. It skips
 // malformed records, records without a valid signature, and records that were expanded from a wildcard.
 //
-// limit is true if a limit of the Validation was reached. p.reason then describes the limit.
-func (p *denialEvidence) addRecords(sets []*RRset, now time.Time) (limit bool) {
-	_, bogus := p.work.Policy.nsec3IterationLimits()
+// limit is true if a limit of the Validation was reached. e.reason then describes the limit.
+func (e *denialEvidence) addRecords(sets []*RRset, now time.Time) (limit bool) {
+	_, bogus := e.work.Policy.nsec3IterationLimits()
 	signed := 0
 	for _, s := range sets {
 		if s.Type != dns.TypeNSEC && s.Type != dns.TypeNSEC3 {
 			continue
 		}
 		if len(s.Sigs) == 0 {
-			if p.reason.Text == "" {
-				p.setFailureReason(dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
-				p.reason.Name, p.reason.Type = s.Name, s.Type
+			if e.reason.Text == "" {
+				e.setFailureReason(dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
+				e.reason.Name, e.reason.Type = s.Name, s.Type
 			}
 			continue
 		}
 		c := s.canonicalForm()
 		if n := maxNSEC3Iterations(s.Type, c); n > bogus {
-			p.setFailureReason(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
+			e.setFailureReason(dns.ExtendedErrorCodeUnsupportedNSEC3IterValue, fmt.Sprintf("NSEC3 records have %d iterations", n))
 			continue
 		}
 		signed++
-		v, err := p.work.verifyRRset(s, p.keys, now, signed > maxNeededProofs)
+		v, err := e.work.verifyRRset(s, e.keys, now, signed > maxNeededProofs)
 		var r *Reason
 		if errors.As(err, &r) {
-			if p.reason.Text == "" || r.Limit != "" {
-				p.reason = *r
+			if e.reason.Text == "" || r.Limit != "" {
+				e.reason = *r
 			}
 			if r.Limit != "" {
 				return true
@@ -209,9 +209,9 @@ func (p *denialEvidence) addRecords(sets []*RRset, now time.Time) (limit bool) {
 		}
 		for _, data := range c.rdata {
 			if s.Type == dns.TypeNSEC {
-				p.nsecs.addRecord(c.owner, data, p.keys.zone, v)
+				e.nsecs.addRecord(c.owner, data, e.keys.zone, v)
 			} else {
-				p.nsec3s.addRecord(c.owner, data, p.keys.zone, v)
+				e.nsec3s.addRecord(c.owner, data, e.keys.zone, v)
 			}
 		}
 	}

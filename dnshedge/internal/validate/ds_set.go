@@ -43,8 +43,8 @@ func parseDS(b []byte) (a keyDigest, ok bool) {
 
 // isDigestSupported reports whether digests of the record's type can be computed. SHA-1 is supported only if this
 // process may use it.
-func (a keyDigest) isDigestSupported() bool {
-	switch a.digestType {
+func (d keyDigest) isDigestSupported() bool {
+	switch d.digestType {
 	case 0, dns.SHA256, dns.SHA384:
 		return true
 	case dns.SHA1:
@@ -53,23 +53,23 @@ func (a keyDigest) isDigestSupported() bool {
 	return false
 }
 
-// matchesKey reports whether a, a DS record or trust anchor, identifies the key k of the zone: the digest of k is equal
-// to that in a. The caller must have compared the key tag and the algorithm. With the policy FakeLegacy, which is for
+// matchesKey reports whether d, a DS record or trust anchor, identifies the key k of the zone: the digest of k is equal
+// to that in d. The caller must have compared the key tag and the algorithm. With the policy FakeLegacy, which is for
 // tests, every digest of type 1 is accepted.
-func (a keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
+func (d keyDigest) matchesKey(zone name, k *dnskey, p Policy) bool {
 	owned := append([]byte(zone), k.data...)
-	switch a.digestType {
+	switch d.digestType {
 	case 0:
-		return a.digest == string(k.data)
+		return d.digest == string(k.data)
 	case dns.SHA1:
 		h := sha1.Sum(owned)
-		return p.FakeLegacy || a.digest == string(h[:])
+		return p.FakeLegacy || d.digest == string(h[:])
 	case dns.SHA256:
 		h := sha256.Sum256(owned)
-		return a.digest == string(h[:])
+		return d.digest == string(h[:])
 	case dns.SHA384:
 		h := sha512.Sum384(owned)
-		return a.digest == string(h[:])
+		return d.digest == string(h[:])
 	}
 	return false
 }

@@ -46,11 +46,11 @@ func areAdjacentNames(owner, next name) bool {
 
 // hasNarrowSpan reports whether the owner hash and the next hash are so close together that the record was made for a
 // single question. Hashes of two existing names differ more.
-func (r *nsec3) hasNarrowSpan() bool {
+func (n *nsec3) hasNarrowSpan() bool {
 	const head = 12 // bytes that differ by one at most, of 20
-	if bytes.Equal(r.owner[:head], r.next[:head]) {
-		return bytes.Compare(r.owner[:], r.next[:]) < 0
+	if bytes.Equal(n.owner[:head], n.next[:head]) {
+		return bytes.Compare(n.owner[:], n.next[:]) < 0
 	}
-	a, b := binary.BigEndian.Uint64(r.owner[head-8:]), binary.BigEndian.Uint64(r.next[head-8:])
-	return bytes.Equal(r.owner[:head-8], r.next[:head-8]) && b-a == 1
+	a, b := binary.BigEndian.Uint64(n.owner[head-8:]), binary.BigEndian.Uint64(n.next[head-8:])
+	return bytes.Equal(n.owner[:head-8], n.next[:head-8]) && b-a == 1
 }

@@ -108,12 +108,12 @@ type nameParser struct {
 }
 
 // parseCached returns the result of parseName for s, from the cache if s is equal to the argument of the last call.
-func (l *nameParser) parseCached(s string) (name, bool) {
-	if s != l.text {
-		l.text = s
-		l.name, l.ok = parseName(s)
+func (p *nameParser) parseCached(s string) (name, bool) {
+	if s != p.text {
+		p.text = s
+		p.name, p.ok = parseName(s)
 	}
-	return l.name, l.ok
+	return p.name, p.ok
 }
 
 // SignerNames returns the signer names in the signatures of the RRset, without duplicates. It omits impossible signers:

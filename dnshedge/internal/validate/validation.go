@@ -39,10 +39,10 @@ type Validation struct {
 
 // SpentWork returns the work so far: units of verification (see Policy.Verifications), the number of different invalid
 // signatures, and the number of SHA-1 blocks for NSEC3 hashes.
-func (w *Validation) SpentWork() (verifications, failures, blocks int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.spent, w.failures, w.nsec3Blocks
+func (v *Validation) SpentWork() (verifications, failures, blocks int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.spent, v.failures, v.nsec3Blocks
 }
 
 // maxTotalFactor times Policy.Verifications is the limit for all signatures of a question, in units of verification.
@@ -54,74 +54,74 @@ const maxTotalFactor = 8
 //
 // It is lower than the limit for all signatures: forged signatures end a validation early, while large valid answers
 // pass.
-func (w *Validation) uselessWorkLimit() int {
-	if w.Policy.Verifications <= 0 {
+func (v *Validation) uselessWorkLimit() int {
+	if v.Policy.Verifications <= 0 {
 		return defaultVerifications
 	}
-	return w.Policy.Verifications
+	return v.Policy.Verifications
 }
 
 // spendVerification counts units of verification before they are spent, and returns "". If they would exceed a limit,
 // it counts nothing and returns the name of the limit. The signature must then not be verified.
-func (w *Validation) spendVerification(units int) (limit string) {
-	wasted := w.uselessWorkLimit()
+func (v *Validation) spendVerification(units int) (limit string) {
+	wasted := v.uselessWorkLimit()
 	all := maxTotalFactor * wasted
-	if w.maxSpent > 0 {
-		all = w.maxSpent
+	if v.maxSpent > 0 {
+		all = v.maxSpent
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	switch {
-	case w.failures >= maxFailures:
+	case v.failures >= maxFailures:
 		return "failed verifications"
-	case w.wasted > 0 && w.wasted+units > wasted, w.spent+units > all:
+	case v.wasted > 0 && v.wasted+units > wasted, v.spent+units > all:
 		return "Verifications" // the field of Policy
 	}
-	w.spent += units
+	v.spent += units
 	return ""
 }
 
 // recordUselessWork records that units of verification were spent on an invalid or superfluous signature. These have a
 // lower limit than all units. The caller must have counted them with spendVerification before.
-func (w *Validation) recordUselessWork(units int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.wasted += units
+func (v *Validation) recordUselessWork(units int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.wasted += units
 }
 
 // NewSpeculativeValidation returns a Validation for verifications that the present question does not need, but later
 // questions may. It allows at most the given units of verification. The caller must report the spent units with
-// w.ChargeSpeculative.
+// v.ChargeSpeculative.
 //
 // These units count as useless work, like those for invalid and superfluous signatures (see uselessWorkLimit). All
 // useless work so far and the new units must not exceed a quarter of its limit. NewSpeculativeValidation returns nil if
 // that quarter is used up.
-func (w *Validation) NewSpeculativeValidation(units int) *Validation {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	units = min(units, w.uselessWorkLimit()/4-w.wasted)
+func (v *Validation) NewSpeculativeValidation(units int) *Validation {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	units = min(units, v.uselessWorkLimit()/4-v.wasted)
 	if units <= 0 {
 		return nil
 	}
-	return &Validation{Policy: w.Policy, maxSpent: units}
+	return &Validation{Policy: v.Policy, maxSpent: units}
 }
 
 // ChargeSpeculative counts units of verification that were spent on a Validation from NewSpeculativeValidation. They
 // count towards the limit for all verifications, and towards the lower limit for useless work.
-func (w *Validation) ChargeSpeculative(units int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.spent += units
-	w.wasted += units
+func (v *Validation) ChargeSpeculative(units int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.spent += units
+	v.wasted += units
 }
 
 // recordInvalidSignature counts an invalid signature. The units of its verification count as useless work, which has a
 // lower limit than all verification. The caller must not count the same signature twice.
-func (w *Validation) recordInvalidSignature(units int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.failures++
-	w.wasted += units
+func (v *Validation) recordInvalidSignature(units int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.failures++
+	v.wasted += units
 }
 
 // spendNSEC3Blocks counts n SHA-1 blocks before they are hashed for NSEC3, and returns "". If they would exceed the
@@ -129,17 +129,17 @@ func (w *Validation) recordInvalidSignature(units int) {
 //
 // spare must be true for hashes that only save a query. They have a lower limit, so that enough remains for the
 // validation of responses.
-func (w *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
+func (v *Validation) spendNSEC3Blocks(n int, spare bool) (limit string) {
 	most := maxNSEC3Blocks
 	if spare {
 		most = spareNSEC3Blocks
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.nsec3Blocks+n > most {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.nsec3Blocks+n > most {
 		return "NSEC3 blocks"
 	}
-	w.nsec3Blocks += n
+	v.nsec3Blocks += n
 	return ""
 }
 
@@ -174,19 +174,19 @@ type keyTagAndAlgorithm struct {
 // firstKeyToTry returns the index in keys of the key with which to verify the signature g first. It is the key that has
 // made the last valid signature with the same key tag and algorithm, or 0 if unknown. This saves verifications with
 // wrong keys if several keys have the same key tag.
-func (w *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
+func (v *Validation) firstKeyToTry(keys []dnskey, g *signature) int {
 	if len(keys) == 0 {
 		return 0
 	}
-	i, _ := lookUpResult(w, &w.signingKeys, keyTagAndAlgorithm{&keys[0], g.keyTag, g.algorithm})
+	i, _ := lookUpResult(v, &v.signingKeys, keyTagAndAlgorithm{&keys[0], g.keyTag, g.algorithm})
 	return i
 }
 
 // storeSigningKey records that keys[i] has made the valid signature g, so that firstKeyToTry returns i for later
 // signatures. first is the present result of firstKeyToTry for g. If it equals i, there is nothing to record.
-func (w *Validation) storeSigningKey(keys []dnskey, g *signature, i, first int) {
+func (v *Validation) storeSigningKey(keys []dnskey, g *signature, i, first int) {
 	if i != first {
-		storeResult(w, &w.signingKeys, keyTagAndAlgorithm{&keys[0], g.keyTag, g.algorithm}, i)
+		storeResult(v, &v.signingKeys, keyTagAndAlgorithm{&keys[0], g.keyTag, g.algorithm}, i)
 	}
 }
 

@@ -9,16 +9,16 @@ import (
 
 // VerifyDS verifies the DS RRset s with the keys of the parent zone. The result is the set of keys that may sign the
 // child zone's DNSKEY RRset. It is trusted if the keys are trusted. The error is a *Reason.
-func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
-	v, err := w.Verify(s, parent, now)
+func (v *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, error) {
+	verified, err := v.Verify(s, parent, now)
 	if err != nil {
 		return nil, err
 	}
-	if s.Type != dns.TypeDS || s.Class != dns.ClassINET || v.Encloser >= 0 {
+	if s.Type != dns.TypeDS || s.Class != dns.ClassINET || verified.Encloser >= 0 {
 		return nil, &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no DS of a delegation", Zone: parent.Zone(), Name: s.Name, Type: s.Type}
 	}
 	d := UnverifiedDS(s)
-	d.trusted, d.ttl, d.expires = parent.IsTrusted(), v.TTL, v.Expires
+	d.trusted, d.ttl, d.expires = parent.IsTrusted(), verified.TTL, verified.Expires
 	if e := parent.Expires(); e.Before(d.expires) {
 		d.expires = e
 	}
@@ -37,20 +37,20 @@ func (w *Validation) VerifyDS(s *RRset, parent *Keys, now time.Time) (*DSSet, er
 //
 // The keys are returned for Secure and Unchecked. Otherwise the keys are nil, and the error is a *Reason. If the status
 // is Insecure, its EDE is 1 or 2. The zone is really insecure only if d is trusted.
-func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, error) {
+func (v *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Keys, Status, error) {
 	c := dnskeys.canonicalForm()
 	r := &Reason{EDE: dns.ExtendedErrorCodeDNSBogus, Text: "the records are no keys of the zone", Zone: d.Zone(), Name: dnskeys.Name, Type: dns.TypeDNSKEY}
 	if !c.ok || dnskeys.Type != dns.TypeDNSKEY || dnskeys.Class != dns.ClassINET || c.owner != d.zone {
 		return nil, Bogus, r
 	}
-	if r := d.UnsupportedReason(w.Policy); r != nil {
+	if r := d.UnsupportedReason(v.Policy); r != nil {
 		return nil, Insecure, r
 	}
 	keys := make([]dnskey, 0, len(c.rdata))
 	for _, data := range c.rdata[:min(len(c.rdata), maxKeys)] {
-		keys = append(keys, w.Policy.parseDNSKEY(data))
+		keys = append(keys, v.Policy.parseDNSKEY(data))
 	}
-	entries, anchors, refused := w.findSecureEntryPoints(d, keys, r)
+	entries, anchors, refused := v.findSecureEntryPoints(d, keys, r)
 	if len(entries) == 0 {
 		if refused && r.Limit == "" {
 			r.EDE, r.Text = dns.ExtendedErrorCodeUnsupportedDNSKEYAlgorithm, "the keys that the DS records fit are not supported"
@@ -58,13 +58,13 @@ func (w *Validation) VerifyDNSKEY(d *DSSet, dnskeys *RRset, now time.Time) (*Key
 		}
 		return nil, Bogus, r
 	}
-	g, signer, r := w.findRequiredSignatures(dnskeys, d, entries, now, false)
+	g, signer, r := v.findRequiredSignatures(dnskeys, d, entries, now, false)
 	if r != nil {
 		return nil, Bogus, r
 	}
 	i := slices.IndexFunc(entries, signer.isSameRecord)
-	v := g.newVerification(dnskeys, now)
-	k := &Keys{zone: d.zone, keys: keys, policy: w.Policy, ds: d, entryPoint: anchors[i], signatureExpires: v.Expires, ttl: v.TTL}
+	verified := g.newVerification(dnskeys, now)
+	k := &Keys{zone: d.zone, keys: keys, policy: v.Policy, ds: d, entryPoint: anchors[i], signatureExpires: verified.Expires, ttl: verified.TTL}
 	if d.trusted {
 		return k, Secure, nil
 	}
@@ -123,10 +123,10 @@ func (d *DSSet) SigningKeyTags(p Policy, dnskeys *RRset, now time.Time) (tags []
 //
 // unsupported is true if every DS record matches a key, and at least one of these keys has an unsupported algorithm. If
 // there are no usable keys either, the zone is insecure and not bogus.
-func (w *Validation) findSecureEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
+func (v *Validation) findSecureEntryPoints(d *DSSet, keys []dnskey, r *Reason) (entries []dnskey, matched []keyDigest, unsupported bool) {
 	r.EDE, r.Text = dns.ExtendedErrorCodeDNSKEYMissing, "no key fits a DS record"
 	mismatches, strays := 0, false
-	for _, a := range d.supportedRecords(w.Policy) {
+	for _, a := range d.supportedRecords(v.Policy) {
 		fit := false
 		for i := range keys {
 			k := &keys[i]
@@ -137,7 +137,7 @@ func (w *Validation) findSecureEntryPoints(d *DSSet, keys []dnskey, r *Reason) (
 				r.Text = "too many keys do not fit the DS records with their tag"
 				return entries, matched, false
 			}
-			if !a.matchesKey(d.zone, k, w.Policy) {
+			if !a.matchesKey(d.zone, k, v.Policy) {
 				if a.digestType != 0 {
 					mismatches++
 				}

@@ -34,23 +34,23 @@ type Verification struct {
 // without a key, 7 or 8 outside of the validity period, and usually 6 otherwise.
 //
 // The result is cached by the addresses of s and k, so that a repeated call costs nothing.
-func (w *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verification, error) {
-	return w.verifyRRset(s, k, now, false)
+func (v *Validation) Verify(s *RRset, k *Keys, now time.Time) (Verification, error) {
+	return v.verifyRRset(s, k, now, false)
 }
 
 // verifyRRset does the work of Verify: it verifies the signatures of the RRset s with the keys k. superfluous must be
 // true if the response does not need the RRset. The cost then counts towards the lower limit for useless work (see
 // uselessWorkLimit).
-func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verification, error) {
+func (v *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous bool) (Verification, error) {
 	if len(s.Sigs) == 0 { // unsigned data needs no canonical form
 		return Verification{}, &Reason{EDE: dns.ExtendedErrorCodeRRSIGsMissing, Text: textUnsigned, Zone: k.Zone(), Name: s.Name, Type: s.Type}
 	}
 	p := rrsetAndKeys{s, k}
-	if o, ok := lookUpResult(w, &w.verified, p); ok {
+	if o, ok := lookUpResult(v, &v.verified, p); ok {
 		return o.verified, o.err
 	}
 	var o cachedVerification
-	if g, _, r := w.findRequiredSignatures(s, k.ds, k.keys, now, superfluous); r != nil {
+	if g, _, r := v.findRequiredSignatures(s, k.ds, k.keys, now, superfluous); r != nil {
 		o.err = r
 	} else {
 		o.verified = g.newVerification(s, now)
@@ -58,23 +58,23 @@ func (w *Validation) verifyRRset(s *RRset, k *Keys, now time.Time, superfluous b
 			o.verified.Status = Secure
 		}
 	}
-	storeResult(w, &w.verified, p, o)
+	storeResult(v, &v.verified, p, o)
 	return o.verified, o.err
 }
 
-// newVerification returns the Verification of the RRset s, whose valid signature is g: its lifetime and whether it was
+// newVerification returns the Verification of the RRset set, whose valid signature is s: its lifetime and whether it was
 // expanded from a wildcard. The caller sets Status, according to the trust in the key.
-func (g *signature) newVerification(s *RRset, now time.Time) Verification {
-	left := max(1, -g.secondsSince(g.expiration, now))
-	received := ValidTTL(g.recordTTL)
-	for i := range s.canonicalForm().sigs {
-		if same := &s.canonicalForm().sigs[i]; bytes.Equal(same.value, g.value) && bytes.Equal(same.signedFields, g.signedFields) {
+func (s *signature) newVerification(set *RRset, now time.Time) Verification {
+	left := max(1, -s.secondsSince(s.expiration, now))
+	received := ValidTTL(s.recordTTL)
+	for i := range set.canonicalForm().sigs {
+		if same := &set.canonicalForm().sigs[i]; bytes.Equal(same.value, s.value) && bytes.Equal(same.signedFields, s.signedFields) {
 			received = min(received, ValidTTL(same.recordTTL)) // a duplicate record (RFC 2181 §5.2)
 		}
 	}
-	v := Verification{TTL: min(s.TTL, received, ValidTTL(g.originalTTL), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
-	if g.labels < countRRSIGLabels(s.canonicalForm().owner) {
-		v.Encloser = g.labels
+	v := Verification{TTL: min(set.TTL, received, ValidTTL(s.originalTTL), uint32(left)), Expires: time.Unix(now.Unix()+left, 0).UTC(), Encloser: -1}
+	if s.labels < countRRSIGLabels(set.canonicalForm().owner) {
+		v.Encloser = s.labels
 	}
 	return v
 }
@@ -124,15 +124,15 @@ type signatureSearch struct {
 //
 // superfluous must be true if the response does not need the RRset. The cost then counts towards the lower limit for
 // useless work.
-func (w *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
-	if !w.Policy.RequireAllAlgorithms {
-		return w.findValidSignature(s, d.zone, keys, now, superfluous)
+func (v *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
+	if !v.Policy.RequireAllAlgorithms {
+		return v.findValidSignature(s, d.zone, keys, now, superfluous)
 	}
 	var first *signature
 	var signer *dnskey
-	for _, algorithm := range d.supportedAlgorithms(w.Policy) {
+	for _, algorithm := range d.supportedAlgorithms(v.Policy) {
 		same := slices.DeleteFunc(slices.Clone(keys), func(k dnskey) bool { return k.algorithm != algorithm })
-		g, k, r := w.findValidSignature(s, d.zone, same, now, superfluous)
+		g, k, r := v.findValidSignature(s, d.zone, same, now, superfluous)
 		if r != nil {
 			return nil, nil, r
 		}
@@ -148,48 +148,48 @@ func (w *Validation) findRequiredSignatures(s *RRset, d *DSSet, keys []dnskey, n
 //
 // superfluous must be true if the response does not need the RRset. The cost then counts towards the lower limit for
 // useless work.
-func (w *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
-	t := &signatureSearch{work: w, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
-	t.recordCheckFailure(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
-	if !t.canonical.ok || s.Class != dns.ClassINET || s.Type == dns.TypeRRSIG {
-		t.recordCheckFailure(stageUnsigned, dns.ExtendedErrorCodeDNSBogus, "the records have no form that could be signed")
-		return nil, nil, t.failureReason(zone)
+func (v *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now time.Time, superfluous bool) (*signature, *dnskey, *Reason) {
+	search := &signatureSearch{work: v, rrset: s, canonical: s.canonicalForm(), superfluous: superfluous}
+	search.recordCheckFailure(stageUnsigned, dns.ExtendedErrorCodeRRSIGsMissing, textUnsigned)
+	if !search.canonical.ok || s.Class != dns.ClassINET || s.Type == dns.TypeRRSIG {
+		search.recordCheckFailure(stageUnsigned, dns.ExtendedErrorCodeDNSBogus, "the records have no form that could be signed")
+		return nil, nil, search.failureReason(zone)
 	}
-	for i := range t.canonical.sigs {
-		g := &t.canonical.sigs[i]
-		if !t.passesChecks(g, zone, now) {
+	for i := range search.canonical.sigs {
+		g := &search.canonical.sigs[i]
+		if !search.passesChecks(g, zone, now) {
 			continue
 		}
-		if k := t.findSigningKey(g, keys); k != nil {
+		if k := search.findSigningKey(g, keys); k != nil {
 			return g, k, nil
 		}
-		if t.stopped {
+		if search.stopped {
 			break
 		}
 	}
-	return nil, nil, t.failureReason(zone)
+	return nil, nil, search.failureReason(zone)
 }
 
 // failureReason returns the error of a search without success: why none of the signatures is valid.
-func (t *signatureSearch) failureReason(zone name) *Reason {
-	t.reason.Zone, t.reason.Name, t.reason.Type = zone.String(), t.rrset.Name, t.rrset.Type
-	return &t.reason
+func (s *signatureSearch) failureReason(zone name) *Reason {
+	s.reason.Zone, s.reason.Name, s.reason.Type = zone.String(), s.rrset.Name, s.rrset.Type
+	return &s.reason
 }
 
 // recordCheckFailure records why a signature is not valid: the stage of the checks at which it has failed, an extended
 // error code, and a text. Only the signature that has reached the highest stage is reported.
-func (t *signatureSearch) recordCheckFailure(stage int, ede uint16, text string) {
-	if stage >= t.highestStage {
-		t.highestStage = stage
-		t.reason.EDE, t.reason.Text, t.reason.From, t.reason.Until = ede, text, time.Time{}, time.Time{}
+func (s *signatureSearch) recordCheckFailure(stage int, ede uint16, text string) {
+	if stage >= s.highestStage {
+		s.highestStage = stage
+		s.reason.EDE, s.reason.Text, s.reason.From, s.reason.Until = ede, text, time.Time{}, time.Time{}
 	}
 }
 
 // passesChecks reports whether the signature g should be verified: the zone can have made it, its algorithm is
 // supported, and now is within its validity period. If it is false, passesChecks records the fault.
-func (t *signatureSearch) passesChecks(g *signature, zone name, now time.Time) bool {
-	if !g.isAllowedFor(t.canonical.owner, t.rrset.Type, zone) || !t.work.Policy.supportsAlgorithm(g.algorithm) {
-		t.recordCheckFailure(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
+func (s *signatureSearch) passesChecks(g *signature, zone name, now time.Time) bool {
+	if !g.isAllowedFor(s.canonical.owner, s.rrset.Type, zone) || !s.work.Policy.supportsAlgorithm(g.algorithm) {
+		s.recordCheckFailure(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
 		return false
 	}
 	early, late := g.checkValidityPeriod(now)
@@ -197,75 +197,75 @@ func (t *signatureSearch) passesChecks(g *signature, zone name, now time.Time) b
 		return true
 	}
 	from, until := g.toTime(g.inception, now), g.toTime(g.expiration, now)
-	t.recordCheckFailure(stageOutsideValidity, validityEDE(early, late), fmt.Sprintf("the signature is valid from %s until %s, and the clock says %s",
+	s.recordCheckFailure(stageOutsideValidity, validityEDE(early, late), fmt.Sprintf("the signature is valid from %s until %s, and the clock says %s",
 		from.Format(time.RFC3339), until.Format(time.RFC3339), now.UTC().Format(time.RFC3339)))
-	if t.highestStage == stageOutsideValidity {
-		t.reason.From, t.reason.Until = from, until
+	if s.highestStage == stageOutsideValidity {
+		s.reason.From, s.reason.Until = from, until
 	}
 	return false
 }
 
 // findSigningKey returns the key that has made the signature g, after it has verified g with the keys that have g's key
 // tag and algorithm. It returns nil if none of them has made it, or if a limit has stopped the search.
-func (t *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
-	t.recordCheckFailure(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
+func (s *signatureSearch) findSigningKey(g *signature, keys []dnskey) *dnskey {
+	s.recordCheckFailure(stageNoKey, dns.ExtendedErrorCodeDNSKEYMissing, "there is no key for the signature")
 	var sum []byte
-	first := t.work.firstKeyToTry(keys, g)
+	first := s.work.firstKeyToTry(keys, g)
 	for i := range keys {
 		k := &keys[(first+i)%len(keys)]
 		if k.tag != g.keyTag || k.algorithm != g.algorithm {
 			continue
 		}
 		if k.verifier == nil {
-			t.recordCheckFailure(stageNoKey, k.unusableEDE, "the key of the signature cannot be used")
+			s.recordCheckFailure(stageNoKey, k.unusableEDE, "the key of the signature cannot be used")
 			continue
 		}
-		if t.failures == maxSetFailures {
-			t.stopped, t.reason.Text = true, "too many signatures are wrong"
+		if s.failures == maxSetFailures {
+			s.stopped, s.reason.Text = true, "too many signatures are wrong"
 			return nil
 		}
-		units := 1 + t.canonical.maxSignedSize(g)/sizePerUnit
-		if !t.spendUnits(units) {
+		units := 1 + s.canonical.maxSignedSize(g)/sizePerUnit
+		if !s.spendUnits(units) {
 			return nil
 		}
 		if sum == nil {
-			sum = hashSignedData(g.algorithm, t.canonical.signedData(g, t.rrset))
+			sum = hashSignedData(g.algorithm, s.canonical.signedData(g, s.rrset))
 		}
 		as := newSignatureCacheKey(k, sum, g.value)
-		right, known := lookUpResult(t.work, &t.work.results, as)
+		right, known := lookUpResult(s.work, &s.work.results, as)
 		if !known {
-			if !t.spendUnits(k.verifier.cost() - 1) {
+			if !s.spendUnits(k.verifier.cost() - 1) {
 				return nil
 			}
 			units += k.verifier.cost() - 1
 			right = k.verifier.verify(sum, g.value)
-			storeResult(t.work, &t.work.results, as, right)
+			storeResult(s.work, &s.work.results, as, right)
 		}
 		if right {
-			if known || t.superfluous {
-				t.work.recordUselessWork(units)
+			if known || s.superfluous {
+				s.work.recordUselessWork(units)
 			}
-			t.work.storeSigningKey(keys, g, (first+i)%len(keys), first)
+			s.work.storeSigningKey(keys, g, (first+i)%len(keys), first)
 			return k
 		}
-		t.failures++
+		s.failures++
 		if known { // a repeated response
-			t.work.recordUselessWork(units)
+			s.work.recordUselessWork(units)
 		} else {
-			t.work.recordInvalidSignature(units)
+			s.work.recordInvalidSignature(units)
 		}
-		t.recordCheckFailure(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
+		s.recordCheckFailure(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the signature is wrong")
 	}
 	return nil
 }
 
 // spendUnits counts units of verification before they are spent. It returns false if a limit is reached, and stops the
 // search.
-func (t *signatureSearch) spendUnits(units int) bool {
-	limit := t.work.spendVerification(units)
+func (s *signatureSearch) spendUnits(units int) bool {
+	limit := s.work.spendVerification(units)
 	if limit != "" {
-		t.recordCheckFailure(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
-		t.stopped, t.reason.Limit = true, limit
+		s.recordCheckFailure(stageInvalid, dns.ExtendedErrorCodeDNSBogus, "the limit of "+limit+" was reached")
+		s.stopped, s.reason.Limit = true, limit
 	}
 	return limit == ""
 }
@@ -288,15 +288,15 @@ func validityEDE(early, late bool) uint16 {
 //
 // The Labels field must not be lower than the zone's number of labels. It is the number of labels of the name before
 // the expansion of a wildcard. If it were lower, the wildcard would be outside of the zone.
-func (g *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
-	if g.signer != zone || g.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
+func (s *signature) isAllowedFor(owner name, typ uint16, zone name) bool {
+	if s.signer != zone || s.typeCovered != typ || !owner.isWithin(zone) || typ == dns.TypeDS && owner == zone {
 		return false
 	}
 	lowest := zone.countLabels()
 	if owner == zone {
 		lowest = countRRSIGLabels(zone) // a zone's own name may begin with an asterisk, which does not count (RFC 4592 §4.2)
 	}
-	return lowest <= g.labels && g.labels <= countRRSIGLabels(owner)
+	return lowest <= s.labels && s.labels <= countRRSIGLabels(owner)
 }
 
 // sizePerUnit is the number of hashed bytes that cost one unit of verification. The limit is needed because a message
