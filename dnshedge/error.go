@@ -78,7 +78,7 @@ func toStatusError(s *group.Server, err error) error {
 	}
 	var code transport.StatusError
 	if errors.As(err, &code) {
-		_, pause := group.IsTemporarilyUnavailable(err)
+		pause, _ := group.RetryAfter(err)
 		return &StatusError{upstreamOf(s), int(code), pause}
 	}
 	return err

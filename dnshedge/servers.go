@@ -614,7 +614,10 @@ func betterResult(q *wire.Query, first, second *result) *result {
 }
 
 // isDeliberateFailure reports whether the result is a failure response that a working server has sent by decision, as
-// filters do with REFUSED or SERVFAIL. Fallback servers must not replace this response. It returns false for nil.
+// filters do with REFUSED or SERVFAIL. Fallback servers must not replace this response.
+//
+// A failure counts as deliberate if the server is not down, and no extended error attributes the failure to DNSSEC. A
+// code other than SERVFAIL counts only if the server has answered a question before. The result is false if r is nil.
 func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
@@ -654,7 +657,7 @@ func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q questio
 		s.count.failures.Add(1)
 		r.answer, r.err = nil, newNoAnswerError(q.Query, r.from, err)
 		r.refusingSince, r.hasRefused = g.RefusingSince(), out.HasRefused
-		r.isUnavailable, r.pause = group.IsTemporarilyUnavailable(err)
+		r.pause, r.isUnavailable = group.RetryAfter(err)
 		r.endedByQuery = transport.MayBeClosedByQuery(err)
 	}
 	return r

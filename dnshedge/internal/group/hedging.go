@@ -63,10 +63,11 @@ func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
 }
 
 // admitNext decides whether the next hedge is sent, as policy and budget permit, and goes on to the hedge after it.
-// There must be a next hedge. isShadow is true in shadow mode, in which no hedge is sent.
+// There must be a next hedge. isShadow is true in shadow mode. No hedge is sent then, and isAdmitted is false.
 //
-// denied is the reason that the caller must report for a hedge that is not sent. It is policy.None if the policy has
-// reported the reason itself, or if the hedge is sent.
+// denied is the reason that the caller must report for a hedge that is not sent: shadow mode if the delay is fixed, or
+// too many hedges before the delays are learned. The policy itself reports its reasons, for example an empty budget.
+// denied is then the empty Reason (policy.None), as it is if the hedge is sent.
 func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bool, denied observe.Reason) {
 	n, first := h.next, servers[0]
 	h.next++

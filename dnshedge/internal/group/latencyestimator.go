@@ -269,12 +269,12 @@ func (r *rtoEstimator) isDoubled() bool {
 // currentTimeout returns how long to wait for a response before the next retransmission of a question. resends is the
 // number of earlier retransmissions of that question; each of them doubles the timeout.
 //
-// same must be true if the next retransmission goes to the same server. In that case, doublings because of other
+// sameServer must be true if the next retransmission goes to the same server. In that case, doublings because of other
 // questions to the server count as well.
-func (r *rtoEstimator) currentTimeout(resends int, same bool) time.Duration {
+func (r *rtoEstimator) currentTimeout(resends int, sameServer bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if same {
+	if sameServer {
 		resends = max(resends, r.doublings)
 	}
 	return r.doubledTimeout(resends)

@@ -119,8 +119,8 @@ func (s *Server) Close() {
 // one. If an address of the server cannot be reached, it tries the next address at once. The first address that
 // responds becomes the preferred one.
 //
-// n is the number of times that the question was sent to the server before. Each repetition starts with the next
-// address. w records which connection the query uses.
+// n is the number of times that the question was sent to the server before. The first address that is tried is the n-th
+// after the preferred one. w records which connection the query uses.
 //
 // If every address fails, the error is the error of the first address that was tried. If ctx ends or q must not be
 // repeated, no further address is tried, and the error is the error of the last one.
@@ -140,7 +140,7 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 			return nil, 0, err
 		}
 	}
-	if again, _ := IsTemporarilyUnavailable(failed); again {
+	if _, ok := RetryAfter(failed); ok {
 		s.health.recordRejection()
 	}
 	return nil, 0, failed
@@ -303,7 +303,8 @@ func (s *Server) canValidate(ctx context.Context) bool {
 // validating servers with SERVFAIL, often without an extended error (RFC 8914).
 //
 // It returns false if the server is down, or if an extended error attributes the failure to DNSSEC. Such a response
-// counts as a failure only if the server cannot validate.
+// counts as a failure only if the server cannot validate. It also returns false for a code other than SERVFAIL from a
+// server that has never answered without a failure.
 func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 	if s.IsDown() || failure.IsBogus() {
 		return false
@@ -314,9 +315,10 @@ func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 // probeQuestions returns the questions that the next probe sends, in order. q is a client's question that the probe may
 // use, or nil.
 //
-// To a server that has never answered without a failure, successive probes alternate between q and the question for the
-// NS records of the root. A probe of another server asks for these records first, then a question that it has answered,
-// then q.
+// A server that has never answered without a failure may reject questions about the root, but it may also fail for the
+// name of q. So successive probes of such a server alternate between q and the question for the NS records of the root.
+//
+// A probe of any other server asks for these records first, then a question that it has answered, then q.
 func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {
@@ -438,13 +440,13 @@ func (b *retransmissionBucket) addToken() {
 	b.tokens++
 }
 
-// spendToken spends one token and returns true. If the bucket holds fewer tokens than least, it spends none and returns
-// false.
-func (b *retransmissionBucket) spendToken(least int) bool {
+// spendToken spends one token and returns true. If the bucket holds fewer than minTokens tokens, it spends none and
+// returns false.
+func (b *retransmissionBucket) spendToken(minTokens int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.updatePeriod()
-	if b.tokens < least {
+	if b.tokens < minTokens {
 		return false
 	}
 	b.tokens--

@@ -96,13 +96,13 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 // An httpsTransport sends queries over HTTPS (RFC 8484). It uses GET by default, and the DNS ID 0, so that HTTP caches
 // can respond.
 //
-// There is a connection pool for first queries, one for repetitions, and one for probes (see probePolicy). A pool opens
-// further connections only if its connections have too few streams. When a connection falls silent, the next query uses
-// a new connection.
+// There are three connection pools: for the first query of each question, for later queries of the question (hedges and
+// retransmissions), and for probes (see probePolicy). A pool opens further connections only if its connections have too
+// few streams. When a connection falls silent, the next query uses a new connection.
 type httpsTransport struct {
 	Config
 	url            url.URL                   // URL of the server, without a query
-	pools          [sharedPools]httpConnPool // pools for first queries, for repetitions, and for probes
+	pools          [sharedPools]httpConnPool // pools by poolIndex: for first queries, for later ones, and for probes
 	probing        probePolicy               // decides whether probes may use the connections of other queries
 	exclusiveSlots chan struct{}             // semaphore that limits queries with a connection of their own
 
@@ -132,13 +132,14 @@ func newHTTPSTransport(c Config) sender {
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i := range d.pools {
-		d.pools[i].makeConn, d.pools[i].done = d.newConn, d.ctx.Done()
+		d.pools[i].makeConn, d.pools[i].done = d.newHTTPConn, d.ctx.Done()
 	}
 	return d
 }
 
-// Ready implements Transport. It returns true if the oldest connection of the pool for first queries has carried a
-// response. The first query of a question then needs no handshake.
+// Ready implements Transport. It returns true if the first query of a new question needs no handshake: the oldest
+// connection of the pool for first queries has carried a response. Later queries of a question, such as hedges and
+// retransmissions to the same server, use another pool.
 func (d *httpsTransport) Ready() bool {
 	h := d.pools[0].oldestConn()
 	return h != nil && h.hasAnswered.Load()
@@ -157,7 +158,7 @@ func (d *httpsTransport) Close() {
 }
 
 // Exchange implements Transport. If the server ends the connection, it sends q again over the same pool. If the server
-// ends that connection too, and other requests were in flight on it, the next repetition uses a connection of its own.
+// ends that connection too, and other requests were in flight on it, it sends q once more, on a connection of its own.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return d.exchangeExclusively(ctx, q, w)
@@ -290,7 +291,7 @@ type requestProgress struct {
 func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case pool == exclusivePool:
-		h := d.newConn(1)
+		h := d.newHTTPConn(1)
 		h.addRequest()
 		h.retireConnection()
 		return h, nil
@@ -521,9 +522,9 @@ func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	return r
 }
 
-// An httpConn is one HTTP/2 connection of a pool, which its first request opens. If the server closes the connection,
-// net/http may open another one for the same httpConn. For an HTTP/1.1 server, an httpConn is a group of up to limit
-// connections.
+// An httpConn is one HTTP/2 connection of a pool, with the client of net/http that opens it for its first request. If
+// the server closes the connection, net/http may open another one for the same httpConn. For an HTTP/1.1 server, an
+// httpConn is a group of up to limit connections, because each carries one request at a time.
 type httpConn struct {
 	limit        int                  // maximum number of open connections; more than 1 only for HTTP/1.1
 	http         *http.Transport      // opens the connections and sends the requests
@@ -558,11 +559,13 @@ type httpConn struct {
 	lastProbeEnd    time.Time // time at which a connection last ended with a probe in flight; zero: never
 }
 
-// newConn returns an httpConn that may have up to limit connections at the same time. It opens none.
+// newHTTPConn returns an httpConn: a client of net/http for the server, with at most limit open connections. It opens
+// none.
 //
-// net/http dials again if the server permits no more HTTP/2 streams. If limit is 1, that dial fails with errNoStream
-// while the first connection is in use.
-func (d *httpsTransport) newConn(limit int) *httpConn {
+// limit is more than 1 for a server with HTTP/1.1, whose connections carry one request at a time. With HTTP/2, requests
+// share a connection, and the pool decides when to add an httpConn. But net/http dials again if the server permits no
+// more streams. If limit is 1, that dial fails with errNoStream while the first connection is in use.
+func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
 	h.stallTimer = time.AfterFunc(time.Hour, func() { d.probeIfSilent(h) })
@@ -789,8 +792,8 @@ func (h *httpConn) wasClosedByServerSince(start time.Time) bool {
 	return !h.lastServerClose.Before(start)
 }
 
-// A trackedConn is an open connection of the httpConn h. It reports to h that the server has ended the connection, or
-// that it was closed.
+// A trackedConn is an open connection of the httpConn h. It stores in h that the server has ended the connection, and
+// removes the connection from h when it is closed.
 type trackedConn struct {
 	net.Conn
 	h *httpConn
@@ -808,8 +811,8 @@ func (t *trackedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// recordIOError records in h that the server has ended the connection, if err means that. err is the error of a read
-// or a write.
+// recordIOError stores the present time in httpConn.lastServerClose if err means that the server has closed or reset
+// the connection (see IsClosedByServer). err is the error of a read or a write.
 func (t *trackedConn) recordIOError(err error) {
 	if !IsClosedByServer(err) {
 		return

@@ -12,9 +12,11 @@ const (
 	probePool     = 2                // index of the connection pool for probes that might end a connection of other queries
 )
 
-// A probePolicy decides whether a transport may send probes over the connections of other queries. Some servers close a
-// connection when they reject a question, which may be the question of a probe. Other queries on that connection would
-// then be lost.
+// A probePolicy decides whether a transport may send probes over the connections of other queries. A probe is a query
+// for the NS records of the root that a transport sends to find out whether a silent connection still works.
+//
+// Some servers close a connection when they reject a question, which may be the question of a probe. Other queries on
+// that connection would then be lost.
 //
 // For such a server, probes use a connection of their own, and a silent connection is retired without a probe. The zero
 // value permits probes. It is safe for concurrent use.
@@ -35,8 +37,9 @@ func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }
 
-// poolIndex returns the index of the connection pool for q. It is 0 for the first query of a question, and 1 for
-// repetitions. n is the number of earlier queries with the same question.
+// poolIndex returns the index of the connection pool for q. n is the number of earlier queries with the same question
+// to this server. The index is 0 for the first query (n is 0), and 1 for later ones, such as hedges and
+// retransmissions.
 //
 // A query for the NS records of the root may be a probe, which shows whether a connection works. While probes on shared
 // connections are disabled, it uses a pool of its own (probePool).

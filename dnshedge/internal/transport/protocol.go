@@ -45,11 +45,11 @@ func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn
 }
 
 // A protocolTransport sends queries over a protocol of another module. The queries of a pool share its connections.
-// There is a pool for first queries and one for repetitions, which hedges use.
+// There is a pool for the first query of each question, and one for later queries of the question, such as hedges.
 type protocolTransport struct {
 	Config
 	dial           func(context.Context, *Config) (MessageConn, error)
-	pools          [2]messageConnPool // for first queries, and for repetitions
+	pools          [2]messageConnPool // for the first query of each question, and for later ones
 	exclusiveSlots chan struct{}      // semaphore that limits queries with a connection of their own
 
 	ctx    context.Context    // ends when Close is called
@@ -62,8 +62,8 @@ type protocolTransport struct {
 var _ sender = (*protocolTransport)(nil)
 
 // A messageConnPool holds open connections of a protocolTransport. There is a pool for the first query of each
-// question, and one for repetitions. A query that needs a connection of its own gets a pool of its own. It is safe for
-// concurrent use.
+// question, and one for later queries of the question. A query that needs a connection of its own gets a pool of its
+// own. It is safe for concurrent use.
 type messageConnPool struct {
 	mu      sync.Mutex // guards the fields below, and the counters of the connections
 	conns   []*pooledMessageConn
@@ -98,8 +98,9 @@ func newProtocolTransport(c Config, dial func(context.Context, *Config) (Message
 	return p
 }
 
-// Ready implements Transport. It returns true if the connection pool for first queries has an open connection, so that
-// the first query of a question needs no handshake. Repetitions use another pool.
+// Ready implements Transport. It returns true if the first query of a new question needs no handshake: the pool for
+// first queries has an open connection. Later queries of a question, such as hedges to the same server, use another
+// pool.
 func (p *protocolTransport) Ready() bool {
 	l := &p.pools[0]
 	l.mu.Lock()
@@ -136,7 +137,7 @@ func (p *protocolTransport) spawnGoroutine(f func()) bool {
 }
 
 // Exchange implements Transport. If the connection ends, and q was probably not the reason, it sends q again. If other
-// queries were in flight, the repetition uses a connection of its own.
+// queries were in flight, it does so over a connection of its own.
 func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return p.exchangeExclusively(ctx, q, w)

@@ -24,9 +24,10 @@ const (
 // to one server wait, to limit the file descriptors for that server. At most 128 of its sockets (maxPoolSockets) are
 // open. A socketPool is safe for concurrent use.
 //
-// A response is as hard to guess as with one socket for each query (RFC 5452 §9.2). A query has the random port of a
-// socket in the pool and a random ID, and a response must repeat its question. An attacker that knows all ports must
-// still guess 21 bits within two seconds, before the sockets change.
+// Every two seconds (poolSocketTime), the sockets that accept queries are replaced by up to 32 others (poolSockets),
+// with other ports. A response is as hard to guess as with one socket for each query (RFC 5452 §9.2): it must have the
+// random port and the random ID of its query, and repeat its question. An attacker that has learned all 32 ports must
+// still guess 21 bits: which of them the query uses (5 bits), and the ID (16 bits).
 //
 // After three messages that fit no query (MaxWrongMessages), a socket is closed, and its queries are sent over TCP.
 type socketPool struct {

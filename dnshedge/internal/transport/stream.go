@@ -29,13 +29,14 @@ const (
 	maxOpen       = 16               // number of open connections in a pool at which a learned query limit is ignored
 	limitLifetime = 10 * time.Minute // time after which a learned query limit expires
 
-	sharedPools  = probePool + 1 // number of shared pools: for first queries, for repetitions, and for probes
+	sharedPools  = probePool + 1 // number of shared pools, by poolIndex: for first queries, for later ones, and for probes
 	maxExclusive = 8             // number of pools for queries that need a connection of their own
 )
 
 // A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). The queries of a pool share one connection,
 // and the server may respond in any order. The connection is opened on demand and closed when it is idle. There are
-// pools for first queries, for repetitions, and for probes (see probePolicy).
+// pools for the first query of each question, for later queries of the question (hedges and retransmissions), and for
+// probes (see probePolicy).
 //
 // Some servers close the connection when they reject a question, without saying which one. In that case, each query
 // that was in flight is sent again on a connection of its own.
@@ -124,8 +125,9 @@ func newStreamTransport(c Config, security *tls.Config) *streamTransport {
 	return s
 }
 
-// Ready implements Transport. It returns true if the connection pool for first queries has an open connection, so that
-// the first query of a question needs no handshake. Repetitions use another pool.
+// Ready implements Transport. It returns true if the first query of a new question needs no handshake: the pool for
+// first queries has an open connection. Later queries of a question, such as hedges and retransmissions to the same
+// server, use another pool.
 func (s *streamTransport) Ready() bool {
 	l := &s.pools[0]
 	l.mu.Lock()

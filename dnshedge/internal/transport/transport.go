@@ -40,8 +40,9 @@ type Transport interface {
 	// Exchange sends q and returns the response, which fits q (see wire.Query.CheckResponse). setup is the part of the
 	// latency that a handshake took; 0 means that there was no handshake.
 	//
-	// n is the number of times that the caller has sent the same question to this server before. A repetition uses another
-	// socket or connection than the first query. So it does not wait for the same stalled connection.
+	// n is the number of times that the caller has sent the same question to this server before. If n is 0, q is the
+	// first query of the question. A later query, such as a hedge or a retransmission, uses another socket or
+	// connection, so that it does not wait for the same stalled connection.
 	//
 	// When ctx ends, Exchange returns the cause of ctx at once. If the Owner permits it, the transport keeps waiting for
 	// the response in the background, to measure its latency.
@@ -50,7 +51,7 @@ type Transport interface {
 	// connection of an earlier query, which Exchange removes.
 	Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (a *wire.Answer, setup time.Duration, err error)
 
-	// Ready reports whether the first query of a question can be sent without a handshake.
+	// Ready reports whether the first query of a new question (n is 0 in Exchange) can be sent without a handshake.
 	Ready() bool
 
 	// Close ends all queries with ErrClosed. It returns when all goroutines of the transport have ended.
@@ -227,7 +228,7 @@ type sender interface {
 // UPDATE and NOTIFY, at most once, by sender.SendOnce. It repeats a query without EDNS if the server seems not to
 // support EDNS (RFC 6891 §7).
 //
-// The server seems so if its response code is FORMERR, or NOTIMP without an OPT record. If the repetition succeeds,
+// The server seems so if its response code is FORMERR, or NOTIMP without an OPT record. If the second query succeeds,
 // queries to the server have no EDNS for the next 15 minutes (ednsOffTime). They keep EDNS if a recent response had an
 // OPT record. The server then supports EDNS, and only passes on the response of another server about one zone.
 //
@@ -241,8 +242,8 @@ type schemeTransport struct {
 }
 
 // Exchange implements Transport. It sends q without EDNS if the server has recently seemed not to support EDNS. If the
-// server rejects a query with EDNS, it repeats the query without EDNS. If the repetition fails, it returns the first
-// response.
+// server rejects a query with EDNS, it repeats the query without EDNS. If the second query fails too, it returns the
+// first response.
 //
 // It sends a message with an opcode other than QUERY only once. If that fails, MayBeReceived reports for the error
 // whether the server may have received the message.

@@ -43,7 +43,8 @@ type Query struct {
 }
 
 // WithOwnConnection returns a copy of the query that transports send over a connection of its own, without other
-// queries.
+// queries. It is for a query that may be the reason why the server has ended a connection: other queries on it would be
+// lost.
 func (q *Query) WithOwnConnection() *Query {
 	r := *q
 	r.ownConnection = true
