@@ -112,8 +112,9 @@ type answerOrigin struct {
 	validated bool   // a trusted validator has checked the answer
 }
 
-// systemGeneration returns a number that changes whenever the DNS servers of the operating system change. Entries
-// with answers of these servers store the number, and are invalid when it is no longer the same. It is never 0.
+// systemGeneration returns the generation of the operating system's DNS servers: a number that changes whenever these
+// servers change. Entries with their answers store the number, and are invalid when it is no longer the same. It is
+// never 0.
 func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Load()%math.MaxUint16) }
 
 // notExported is the client number of entries that no export includes: entries of all Clients after the first 65534,
@@ -381,9 +382,9 @@ func parentKey(key []byte) []byte {
 	return nil
 }
 
-// claimRefresh makes sure that only one caller at a time refreshes the entry. It returns true if the caller must query
-// the servers for a new answer. It returns false while another caller does that: until releaseRefresh is called, at most
-// for 30 s (refreshClaim).
+// claimRefresh makes sure that only one caller at a time refreshes the cached answer. It returns true if the caller
+// must query the servers for a new answer. It returns false while another caller does that: until releaseRefresh is
+// called, at most for 30 s (refreshClaim).
 func (f *cachedAnswer) claimRefresh() bool {
 	until := f.refreshClaimedUntil.Load()
 	return int64(f.at) >= until && f.refreshClaimedUntil.CompareAndSwap(until, int64(f.at+refreshClaim))
@@ -393,8 +394,8 @@ func (f *cachedAnswer) claimRefresh() bool {
 // then refresh the entry.
 func (e *entry) releaseRefresh() { e.refreshClaimedUntil.Store(0) }
 
-// isRefreshPostponed reports whether a question of type qtype must not refresh the entry yet, because postponeRefresh
-// was called in the last 30 s after a failed or slow refresh.
+// isRefreshPostponed reports whether a question of type qtype must not refresh the cached answer yet, because
+// postponeRefresh was called in the last 30 s after a failed or slow refresh.
 func (f *cachedAnswer) isRefreshPostponed(qtype uint16) bool {
 	of := f.noRefreshOf.Load()
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
@@ -407,9 +408,9 @@ var (
 	cachedError = []wire.EDE{{Code: edeCachedError}}
 )
 
-// toAnswer converts the entry into the response to q: the answer, and how it is presented. The presentation is the age to
-// subtract from the TTLs, the rotation of addresses, and extended errors. For a cached failure without a response,
-// toAnswer returns the error.
+// toAnswer converts the cached answer into the response to q: the answer, and how it is presented. The presentation is
+// the age to subtract from the TTLs, the rotation of addresses, and extended errors. For a cached failure without a
+// response, toAnswer returns the error.
 func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:

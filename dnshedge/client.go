@@ -161,8 +161,8 @@ type Client struct {
 	// Exchanger is asked instead of Upstreams and Fallback, which must be empty. It is asked once for each question.
 	// Nil: the servers are asked.
 	//
-	// A Cache stores a SERVFAIL of an Exchanger for 5 s, and twice as long after each repetition, at most 20 s. RFC
-	// 9520 allows 5 minutes. It stores a SERVFAIL of servers for 1 to 5 s.
+	// A Cache stores a SERVFAIL of an Exchanger for 5 s, and twice as long after each further one in a row, at most
+	// 20 s. RFC 9520 allows 5 minutes. It stores a SERVFAIL of servers for 1 to 5 s.
 	Exchanger Exchanger
 
 	// Routes lists Exchangers that are asked, instead of the servers, about the names in a domain, including the
@@ -425,7 +425,8 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	return r, time.Since(start), nil
 }
 
-// Order determines the order in which a Client queries its Upstreams, and the targets of hedges.
+// Order determines the order in which a Client queries its Upstreams, and the targets of hedges. The zero value is
+// OrderAuto.
 type Order int
 
 // The orders.
@@ -461,7 +462,7 @@ func (o Order) validate() error {
 
 // SpecialUse determines which special-use names a Client answers itself, without a query. These names have a meaning
 // only on one machine or in one network, or no meaning at all. Public servers have no answer, and should not learn
-// which clients ask for them.
+// which clients ask for them. The zero value is SpecialUseLibrary.
 //
 // A route in Client.Routes, except the route ".", has precedence. For example, "10.in-addr.arpa" with a nil Exchanger
 // sends questions about these addresses to the Upstreams. ExchangeContext with an address sends questions for all names

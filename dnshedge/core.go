@@ -200,7 +200,7 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 
 // answerUntraced answers a question as answerQuestion does, but does not report the lookup to Trace. If address is not
 // empty, only the server at that address is queried. If stay is not nil, the calling goroutine may query the servers
-// itself, until stay ends.
+// itself, which saves a goroutine. When stay ends, the queries are cancelled.
 func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -357,10 +357,11 @@ func (c *core) startRefresh(q question, cached cachedAnswer) {
 // fail.
 //
 // Two kinds of questions are not shared: messages other than standard queries, and uncacheable questions of a caller
-// whose deadline is less than Timeout away. A shared exchange divides the whole Timeout between the servers, and may
-// query the second server too late for this caller.
+// whose deadline is less than Timeout away. The latter are not shared because a shared exchange divides the whole
+// Timeout between the servers, and may query the second server too late for this caller.
 //
-// If stay is not nil, the calling goroutine may query the servers itself, until stay ends.
+// If stay is not nil, the calling goroutine may query the servers itself, which saves a goroutine. It then returns when
+// the servers have answered, even if ctx ends before. When stay ends, the queries are cancelled.
 func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer) *result {
 	deadline, hasDeadline := ctx.Deadline()
 	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
@@ -713,7 +714,7 @@ func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 }
 
 // A flightPurpose is the reason for an exchange with the servers: a waiting caller, the measurement of other servers,
-// or the repetition of an exchange that has ended without an answer.
+// or a second try after an exchange that has ended without an answer.
 type flightPurpose uint8
 
 const (

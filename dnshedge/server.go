@@ -39,7 +39,7 @@ const (
 // ErrServerClosed is the error of Serve and ServePacket after Shutdown.
 var ErrServerClosed = errors.New("dnshedge: server is closed")
 
-// Verdict determines how a Server handles a query.
+// Verdict determines how a Server handles a query. The zero value is Answer.
 type Verdict int
 
 // The verdicts.

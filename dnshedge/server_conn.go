@@ -343,7 +343,7 @@ func (c *serverConn) unlockWriting() {
 }
 
 // padResponse pads the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
-// begins after a length prefix of two bytes.
+// begins after the two bytes of the length prefix, which padResponse does not change: writeResponse sets it.
 func (c *serverConn) padResponse(b []byte) []byte {
 	if c.usesTLS {
 		return wire.PadResponse(b, 2)

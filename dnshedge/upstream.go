@@ -127,7 +127,7 @@ func parseUpstream(s string) (u Upstream, err error) {
 			return u, err
 		}
 	}
-	host, port, err := splitHost(rest)
+	host, port, err := splitHostPort(rest)
 	u.Addr = net.JoinHostPort(host, cmp.Or(port, known.Port))
 	return u, err
 }
@@ -183,7 +183,8 @@ func (u *Upstream) parseFragment(fragment string, hasFragment bool, scheme trans
 }
 
 // parsePath parses rest, the part of an address after the scheme and before the #. It stores the path in u, or the
-// default path of the scheme, and returns the host and port.
+// default path of the scheme, and returns the host and port. It returns an error if rest has user information, a query
+// or an IPv6 zone, or is not valid in a URL.
 func (u *Upstream) parsePath(rest string, scheme transport.Scheme) (host string, err error) {
 	p, err := url.Parse(u.Net + "://" + rest)
 	failed := (*url.Error)(nil)
@@ -203,8 +204,9 @@ func (u *Upstream) parsePath(rest string, scheme transport.Scheme) (host string,
 	return p.Host, nil
 }
 
-// splitHost splits s into a host and a port. The port is empty if s has none.
-func splitHost(s string) (host, port string, err error) {
+// splitHostPort splits s into a host and a port. The port is empty if s has none. It returns an error if the host is
+// neither an IP address nor a valid host name, or if the port is not a number from 1 to 65535.
+func splitHostPort(s string) (host, port string, err error) {
 	host = s
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
 		host = s[1 : len(s)-1]
@@ -255,7 +257,8 @@ func (u Upstream) String() string {
 	return s
 }
 
-// isValidPin reports whether s is a SHA-256 hash in base64.
+// isValidPin reports whether s has the form of a pin, which identifies a public key of a server (see Upstream.Pins): a
+// SHA-256 hash in base64.
 func isValidPin(s string) bool {
 	b, err := base64.StdEncoding.Strict().DecodeString(s)
 	return err == nil && len(b) == sha256.Size && !strings.ContainsAny(s, "\r\n")

@@ -51,7 +51,8 @@ type Trust struct {
 	Off bool
 }
 
-// Security is the security status of an answer: Unchecked, Secure, Insecure or Bogus (RFC 4035 §4.3).
+// Security is the security status of an answer: Unchecked, Secure, Insecure or Bogus (RFC 4035 §4.3). The zero value is
+// Unchecked.
 type Security uint8
 
 const (

@@ -167,7 +167,7 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 		h.expireAddresses(now)
 		h.startLookupIfDue(now)
 		if h.lookup != nil {
-			wait = h.lookup.patience.Sub(now)
+			wait = h.lookup.waitEnd.Sub(now)
 		}
 	}
 	return ip, h.changed, wait
@@ -220,8 +220,8 @@ func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	return h.n.trackConn(r.Conn, r.IP, []*host{h})
 }
 
-// A connTracking records one open connection: its remote address, and the hosts that use it. While it is open, these
-// hosts are looked up again. If a host loses the address, Drain closes the connection after its present request.
+// A connTracking records one open connection: its remote address, and the host entries that use it. While it is open,
+// these hosts are looked up again. If a host loses the address, Drain closes the connection after its present request.
 type connTracking struct {
 	n      *Names
 	hosts  []*host // hosts to which the connection belongs
@@ -230,8 +230,9 @@ type connTracking struct {
 	once   sync.Once
 }
 
-// trackConn registers the connection c to the address ip with the hosts that use it. While it is open, the hosts are
-// looked up again, and Drain can close it. It returns a wrapper of c, whose Close ends that. The caller must hold mu.
+// trackConn records that hosts, the entries of host names, use the connection c to the address ip. While c is open,
+// they are looked up again, and Drain can close c. The result is a wrapper of c, whose Close removes c from these
+// entries. The caller must hold mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	t := &connTracking{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
@@ -256,9 +257,9 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress registers the connection c, which was dialled by IP address, with the hosts that use it. Drain can then
-// close it when a host loses the address. These are the hosts for which LookupNetIP has returned ip. But if ctx comes
-// from a request through Drain, whose host has the address, it is that host only.
+// trackByAddress adds the connection c, which was dialled by IP address, to the entries of the hosts that use it. Drain
+// can then close it when a host loses the address. These are the hosts for which LookupNetIP has returned ip. But if
+// ctx comes from a request through Drain, whose host has the address, it is that host only.
 //
 // The result is the wrapper that trackConn returns, or c itself if no host has the address.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
@@ -276,7 +277,8 @@ func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) n
 	return n.trackConn(c, ip, hosts)
 }
 
-// recordClosed removes the connection from its hosts, because it is closed. Only the first call has an effect.
+// recordClosed removes the connection from the host entries that use it, because it is closed. Only the first call has
+// an effect.
 func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()
@@ -295,8 +297,8 @@ func (t *connTracking) recordClosed() {
 // the record of a connection.
 func (t *connTracking) getTracking() *connTracking { return t }
 
-// A conn is a connection that DialContext returns, if it is neither a *net.TCPConn nor a *net.UDPConn. Its Close reports
-// the end of the connection to its hosts (connTracking).
+// A conn is a connection that DialContext returns, if it is neither a *net.TCPConn nor a *net.UDPConn. Its Close also
+// removes it from the host entries that use it (see trackConn).
 type conn struct {
 	net.Conn
 	*connTracking
@@ -311,7 +313,7 @@ func (c conn) Close() error {
 func (c conn) NetConn() net.Conn { return c.Conn }
 
 // tcpConn is a TCP connection that DialContext returns. It has the methods of a *net.TCPConn, for example ReadFrom. Its
-// Close reports the end of the connection to its hosts (connTracking).
+// Close also removes it from the host entries that use it (see trackConn).
 type tcpConn struct {
 	*net.TCPConn
 	*connTracking
@@ -326,7 +328,7 @@ func (c tcpConn) Close() error {
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
 // udpConn is a UDP connection that DialContext returns. It has the methods of a *net.UDPConn, so it is a net.PacketConn.
-// Its Close reports the end of the connection to its hosts (connTracking).
+// Its Close also removes it from the host entries that use it (see trackConn).
 type udpConn struct {
 	*net.UDPConn
 	*connTracking

@@ -94,7 +94,7 @@ func (a *hostAddress) portHealthOf(port string) *portHealth {
 
 // isFailing reports whether dials to a port of the address fail. That is so if a dial has failed within the last minute
 // (failureDuration), and no dial has succeeded since. If port is empty, it reports whether this holds for all stored
-// ports. The caller must hold Names.mu.
+// ports, and is false if none is stored. The caller must hold Names.mu.
 func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
@@ -113,7 +113,7 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 type lookupState struct {
 	started        bool            // it has a slot
 	abandoned      chan struct{}   // closed when the lookup has not started and no caller waits for it any more
-	patience       time.Time       // until then, callers with known addresses wait for the lookup
+	waitEnd        time.Time       // when callers with known addresses stop waiting for the lookup
 	previousFailed bool            // the lookup before has failed: callers with known addresses do not wait
 	first          time.Time       // when the first result arrived; set once that is published
 	published      addressFamilies // families whose results are published
@@ -128,14 +128,17 @@ func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitDeadline returns the time until which a caller waits for the lookup although the host already has addresses. That
-// is the field patience. hasWanted is true if the caller could use these addresses, and waits only because it wants both
-// families. It then waits at most 50 ms after the first result.
+// waitDeadline returns when a caller stops waiting for the lookup and uses the addresses that the host already has.
+// That is one second (lookupPatience) after the lookup began. If the host had no addresses then, it is the time limit
+// of the lookup.
+//
+// hasWanted is true if the caller could use these addresses, and waits only because it wants the results of both
+// families. It then stops 50 ms (lookup.ResolutionDelay) after the first result, if that is earlier.
 func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
-	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.patience) {
+	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.waitEnd) {
 		return end
 	}
-	return l.patience
+	return l.waitEnd
 }
 
 // isKnown reports whether the host has addresses, which an earlier lookup has found.
@@ -233,7 +236,7 @@ func (h *host) startLookup(now time.Time) {
 	h.lookup = &lookupState{abandoned: make(chan struct{})}
 	if h.isKnown() {
 		ctx, turn = lookup.WithCacheBypass(ctx), h.n.slots.knownHosts
-		h.lookup.patience, h.lookup.previousFailed = now.Add(lookupPatience), h.failuresInRow > 0 && now.Sub(h.lastLookup) < failureMemory
+		h.lookup.waitEnd, h.lookup.previousFailed = now.Add(lookupPatience), h.failuresInRow > 0 && now.Sub(h.lastLookup) < failureMemory
 	}
 	h.lastLookup = now
 	h.armLookupTimer(now)
@@ -300,7 +303,7 @@ func (h *host) beginLookup(l *lookupState) bool {
 	}
 	l.started = true
 	if !h.isKnown() {
-		l.patience = time.Now().Add(lookupTimeout) // a new host's caller waits for the family that works
+		l.waitEnd = time.Now().Add(lookupTimeout) // a new host's caller waits for the family that works
 	}
 	return true
 }

@@ -397,7 +397,8 @@ type addressFamilies [2]bool // IPv4, IPv6
 
 var anyFamily = addressFamilies{true, true}
 
-// familyIndex returns 0 for an IPv4 address, also one mapped into IPv6, and 1 for an IPv6 address.
+// familyIndex returns the index for the address family of ip in an addressFamilies or in host.families. It is 0 for an
+// IPv4 address, also one mapped into IPv6, and 1 for an IPv6 address.
 func familyIndex(ip netip.Addr) int {
 	if ip.Unmap().Is4() {
 		return 0

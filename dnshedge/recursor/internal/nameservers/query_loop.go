@@ -94,7 +94,7 @@ type queryLoop struct {
 	earlyEnd   time.Duration // time after which the Task sends no more queries if it has EndEarly, since Pool.epoch
 	candidates []candidate
 	queries    []*query      // queries that have not ended, in the order of sending
-	attempts   int           // number of queries, without repetitions
+	attempts   int           // number of queries, not counting those that repeat one over TCP or without EDNS
 	hedgesSent int           // number of hedges among attempts
 	timer      *time.Timer   // fires at the next action without a response
 	done       chan struct{} // closed when the Task ends; nil until a query waits for a slot
@@ -373,8 +373,8 @@ func (l *queryLoop) sendQuery(c *candidate, why queryReason, repeated *queryOpti
 }
 
 // acquireSlots creates a query to the candidate c for the reason why, and acquires its slots. If slots are missing, the
-// query has the state stateWaiting. For a repetition of an earlier query, repeated has the options of the query.
-// Otherwise it is nil.
+// query has the state stateWaiting. If the query repeats an earlier one, for example over TCP, repeated has the options
+// of the new query. Otherwise it is nil.
 //
 // It returns the query and its candidate. The candidate differs from c if the server of c has no free slot and another
 // candidate is better. The query is nil if the Pool is closed, or if the query is a hedge and a slot is missing.
