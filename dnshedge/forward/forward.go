@@ -345,7 +345,7 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 	// The last question may take all of its Timeout, and its response is written after that.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(f.conf.Client.Timeout, 5*time.Second)+shutdownTime)
 	defer cancel()
-	err = errors.Join(err, f.shutDown(end))
+	err = errors.Join(err, f.shutdown(end))
 	running.Wait()
 	for path, s := range f.state {
 		err = errors.Join(err, saveState(s, path))
@@ -353,9 +353,10 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 	return err
 }
 
-// shutDown answers the queries that were received, until ctx ends, and closes all listeners and connections. The
-// metrics server ends last. It has a time limit of its own, so that its clients do not delay the DNS answers.
-func (f *Forwarder) shutDown(ctx context.Context) error {
+// shutdown closes all listeners, so that no new connections are accepted, answers the queries that were received until
+// ctx ends, and closes all connections. The metrics server ends last. It has a time limit of its own, so that its
+// clients do not delay the DNS answers.
+func (f *Forwarder) shutdown(ctx context.Context) error {
 	f.startClosing()
 	errs := make([]error, len(f.https)+1, len(f.https)+len(f.conf.Listeners)+2)
 	var wg sync.WaitGroup
@@ -365,14 +366,14 @@ func (f *Forwarder) shutDown(ctx context.Context) error {
 		wg.Go(func() { *err = l.Shutdown(ctx) })
 	}
 	for i, s := range f.https {
-		wg.Go(func() { errs[i] = s.shutDown(ctx) })
+		wg.Go(func() { errs[i] = s.Shutdown(ctx) })
 	}
 	errs[len(f.https)] = f.server.Shutdown(ctx)
 	wg.Wait()
 	if f.metrics != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTime)
 		defer cancel()
-		errs = append(errs, f.metrics.shutDown(ctx))
+		errs = append(errs, f.metrics.Shutdown(ctx))
 	}
 	return errors.Join(errs...)
 }

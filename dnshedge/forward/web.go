@@ -39,8 +39,8 @@ func newHTTPServer(h http.Handler) *httpServer {
 }
 
 // trackNewConns is the callback for changes of a connection's state (http.Server.ConnState). It records which open
-// connections have not sent a request yet, so that shutDown can close them. Otherwise the shutdown of net/http would wait
-// five seconds for the first request on each.
+// connections have not sent a request yet, so that Shutdown can close them. Otherwise the Shutdown of net/http would
+// wait five seconds for the first request on each.
 func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	s.mu.Lock()
 	if is == http.StateNew {
@@ -54,17 +54,20 @@ func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	}
 }
 
-// shutDown answers the requests that were received, and closes all connections. If ctx ends before all requests are
-// answered, it closes the remaining connections and returns the error of ctx.
-func (s *httpServer) shutDown(ctx context.Context) error {
-	defer time.AfterFunc(newTime, func() { // Shutdown would wait for the first request on a new connection
+// Shutdown replaces the method of http.Server. It closes the listeners, answers the requests that were received, and
+// closes all connections. It accepts no new requests, except the first one on a connection that is already open, within
+// 500 ms (newTime).
+//
+// If ctx ends before all requests are answered, it closes the remaining connections and returns the error of ctx.
+func (s *httpServer) Shutdown(ctx context.Context) error {
+	defer time.AfterFunc(newTime, func() { // http.Server would wait for the first request on a new connection
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for conn := range s.unusedConns {
 			go conn.Close() // closing a TLS connection may take long
 		}
 	}).Stop()
-	err := s.Shutdown(ctx)
+	err := s.Server.Shutdown(ctx)
 	if err != nil {
 		_ = s.Close()
 	}

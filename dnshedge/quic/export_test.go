@@ -24,7 +24,7 @@ func (l *Listener) UnfinishedHandshakes() int { return l.handshakes.count() }
 func (l *Listener) ValidatedHandshakes(client netip.Addr) int {
 	l.handshakes.mu.Lock()
 	defer l.handshakes.mu.Unlock()
-	return l.handshakes.byBlock[client]
+	return l.handshakes.byPrefix[client]
 }
 
 // OpenConns returns the number of connections whose handshake has ended.

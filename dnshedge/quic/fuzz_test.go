@@ -39,7 +39,7 @@ func FuzzQUICStream(f *testing.F) {
 			t.Fatalf("%d bytes reserved for %d", reserved, len(b))
 		}
 		if err == nil {
-			err = readEnd(r)
+			err = expectEOF(r)
 		}
 		if err == nil && (len(m) != len(b)-2 || int(binary.BigEndian.Uint16(b)) != len(m) || !bytes.Equal(m, b[2:])) {
 			t.Fatalf("%x was read from %x", m, b)

@@ -41,14 +41,14 @@ func (l *Listener) admitHandshake(ctx context.Context, info *quicgo.ClientInfo) 
 	if !l.handler.IsAllowed(info.RemoteAddr) {
 		return nil, errRefused
 	}
-	var block netip.Addr // zero: not validated
+	var prefix netip.Addr // zero: not validated
 	if info.AddrVerified {
-		block = clientBlock(info.RemoteAddr)
+		prefix = clientPrefix(info.RemoteAddr)
 	}
-	if !l.handshakes.tryAdd(block) {
+	if !l.handshakes.tryAdd(prefix) {
 		return nil, errRefused
 	}
-	h := &handshake{end: sync.OnceFunc(func() { l.handshakes.remove(block) })}
+	h := &handshake{end: sync.OnceFunc(func() { l.handshakes.remove(prefix) })}
 	if info.AddrVerified {
 		client, ok := l.handler.AdmitConn(info.RemoteAddr)
 		if !ok {
@@ -62,9 +62,9 @@ func (l *Listener) admitHandshake(ctx context.Context, info *quicgo.ClientInfo) 
 	return context.WithValue(ctx, handshakeKey{}, h), nil
 }
 
-// clientBlock returns the addresses that count as one client, as they do for forward.Limits: an IPv4 address, the /64
+// clientPrefix returns the address prefix that identifies a client, as for forward.Limits: an IPv4 address, the /64
 // network of an IPv6 address, or a link-local address.
-func clientBlock(client net.Addr) netip.Addr {
+func clientPrefix(client net.Addr) netip.Addr {
 	at, ok := client.(interface{ AddrPort() netip.AddrPort })
 	if !ok {
 		return netip.IPv4Unspecified()
@@ -80,9 +80,9 @@ func clientBlock(client net.Addr) netip.Addr {
 // A handshakeCounter counts the unfinished handshakes of a Listener, in all and for each client, to limit them. It is
 // safe for concurrent use.
 type handshakeCounter struct {
-	mu      sync.Mutex         // guards the fields below
-	total   int                // handshakes of all clients
-	byBlock map[netip.Addr]int // handshakes of clients whose address is validated, by their clientBlock
+	mu       sync.Mutex         // guards the fields below
+	total    int                // handshakes of all clients
+	byPrefix map[netip.Addr]int // handshakes of clients whose address is validated, by their clientPrefix
 }
 
 // count returns the number of unfinished handshakes of all clients together.
@@ -95,34 +95,34 @@ func (c *handshakeCounter) count() int {
 // tryAdd counts a new handshake and returns true. If there are maxHandshakes unfinished handshakes in all, or
 // maxClientHandshakes of this client, it counts nothing and returns false.
 //
-// block is the clientBlock of the client's address. It is the zero Addr if the address is not validated: only
-// maxHandshakes then applies, because the address may be forged.
-func (c *handshakeCounter) tryAdd(block netip.Addr) bool {
+// prefix is the address prefix that identifies the client (see clientPrefix). It is the zero Addr if the client's
+// address is not validated: only maxHandshakes then applies, because the address may be forged.
+func (c *handshakeCounter) tryAdd(prefix netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.total >= maxHandshakes || block.IsValid() && c.byBlock[block] >= maxClientHandshakes {
+	if c.total >= maxHandshakes || prefix.IsValid() && c.byPrefix[prefix] >= maxClientHandshakes {
 		return false
 	}
 	c.total++
-	if block.IsValid() {
-		if c.byBlock == nil {
-			c.byBlock = make(map[netip.Addr]int)
+	if prefix.IsValid() {
+		if c.byPrefix == nil {
+			c.byPrefix = make(map[netip.Addr]int)
 		}
-		c.byBlock[block]++
+		c.byPrefix[prefix]++
 	}
 	return true
 }
 
-// remove counts one handshake less, because it has ended. block must be the argument of the call of tryAdd that counted
-// it.
-func (c *handshakeCounter) remove(block netip.Addr) {
+// remove counts one handshake less, because it has ended. prefix must be the argument of the call of tryAdd that
+// counted it.
+func (c *handshakeCounter) remove(prefix netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.total--
-	if !block.IsValid() {
+	if !prefix.IsValid() {
 		return
 	}
-	if c.byBlock[block]--; c.byBlock[block] == 0 {
-		delete(c.byBlock, block)
+	if c.byPrefix[prefix]--; c.byPrefix[prefix] == 0 {
+		delete(c.byPrefix, prefix)
 	}
 }

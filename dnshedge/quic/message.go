@@ -58,9 +58,9 @@ func incompleteError(err error) error {
 	return err
 }
 
-// readEnd reads the end of a stream, which must follow its message. The error is nil at the end, and errExtraData if there
-// is more data.
-func readEnd(r io.Reader) error {
+// expectEOF reads on after the message of a stream, where the stream must end. The error is nil at the end (io.EOF),
+// and errExtraData if there is more data.
+func expectEOF(r io.Reader) error {
 	var b [1]byte
 	switch n, err := io.ReadFull(r, b[:]); {
 	case n > 0:

@@ -101,7 +101,7 @@ func (c *serverConn) readQuery(stream *quicgo.Stream) ([]byte, error) {
 		return nil
 	})
 	if err == nil {
-		err = readEnd(stream)
+		err = expectEOF(stream)
 	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -124,7 +124,7 @@ func (c doqConn) abortForViolation(err error) error {
 // closed if the server does not send the end in time, or sends more data.
 func (c doqConn) finishStream(stream *quicgo.Stream) {
 	_ = stream.SetReadDeadline(time.Now().Add(endTimeout))
-	switch err := readEnd(stream); {
+	switch err := expectEOF(stream); {
 	case err == errExtraData:
 		_ = c.abortForViolation(err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
