@@ -159,9 +159,9 @@ func (c *recCase) checkAnswer() {
 			c.say("2 loop", "its aliases lead nowhere")
 		}
 		return
-	case m.AuthenticatedData && (!c.isValidated() || s != isSecure) && !(c.a.typ == dns.TypeDS && c.isProvenByFlood()):
+	case m.AuthenticatedData && (!c.isValidated() || s != isSecure) && !(c.a.typ == dns.TypeDS && c.isProvenByOtherDenial()):
 		c.say("3 AD", "it is not secure")
-	case c.isValidated() && s == isBogus && c.w.client.trust != "report" && !lied && !c.isProvenByFlood():
+	case c.isValidated() && s == isBogus && c.w.client.trust != "report" && !lied && !c.isProvenByOtherDenial():
 		c.say("1 bogus", "it is answered")
 	case !c.isValidated() || s != isSecure || lied || c.w.client.trust == "report" && (c.w.client.limit != "" || c.a.deadline > 0 || !c.isWellServed() || c.byValidator && !c.w.upstreamsHealthy()):
 	case c.r.info.Security != dnssec.Secure && (!c.byValidator || c.a.do || c.a.ad):
@@ -229,11 +229,11 @@ func (c *recCase) mayBeForged() bool {
 	return false
 }
 
-// isProvenByFlood reports whether answers to a flood may have proved that a delegation is not signed, though its
-// servers withhold the proof. The record that denies a name of the flood may be that of the delegation.
-func (c *recCase) isProvenByFlood() bool {
+// isProvenByOtherDenial reports whether servers have proved that a needed delegation is not signed, though they withhold
+// the proof where it belongs. The record that denies another name may be that of the delegation.
+func (c *recCase) isProvenByOtherDenial() bool {
 	return slices.ContainsFunc(c.w.zones, func(z *recZone) bool {
-		return z.flaw == "noDSProof" && slices.ContainsFunc(c.w.asks, func(a *recQuestion) bool { return a.flood == z.parent && a.at <= c.r.end })
+		return z.flaw == "noDSProof" && (z.contains(c.a.name) || slices.Contains(c.t.needs, z)) && c.p.hasSentDSDenial(z, c.r.end)
 	})
 }
 

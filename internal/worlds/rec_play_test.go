@@ -45,7 +45,8 @@ type recPlay struct {
 	resolver  *recursor.Resolver
 	resolvers []*recursor.Resolver // the current one and earlier ones
 	seen      []recReceivedQuery
-	heard     []recReceivedQuery // by upstreams
+	heard     []recReceivedQuery                // by upstreams
+	denials   map[recDenialRecord]time.Duration // time at which a record was sent first
 	notes     []finding
 	started   int // attempts that the Trace was told of
 	done      int
@@ -101,7 +102,7 @@ func (r *recResult) succeeded() bool {
 }
 
 func playRec(s *stage, w *recScenario) *recPlay {
-	p := &recPlay{w: w}
+	p := &recPlay{w: w, denials: make(map[recDenialRecord]time.Duration)}
 	p.broken = s.runInBubble(p.run)
 	return p
 }

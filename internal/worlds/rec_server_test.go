@@ -179,7 +179,39 @@ func (t *recResponse) denialOf(name string, f recLookupResult) []dns.RR {
 	if !t.do || t.z.flaw == "bare" {
 		return nil
 	}
-	return t.withSignatures(t.p.data.denialOf(t.z, name, f), "")
+	denial := t.p.data.denialOf(t.z, name, f)
+	if t.fault != "silent" && t.z.signatureForm(dns.TypeNSEC, t.fault) == "" {
+		t.p.recordDenial(t.z, denial)
+	}
+	return t.withSignatures(denial, "")
+}
+
+// A recDenialRecord identifies an NSEC or NSEC3 record by its zone and owner name.
+type recDenialRecord struct {
+	zone  *recZone
+	owner string
+}
+
+// recordDenial records that a server or an upstream sends the records of a denial, with valid signatures.
+func (p *recPlay) recordDenial(z *recZone, denial []dns.RR) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, rr := range denial {
+		k := recDenialRecord{z, rr.Header().Name}
+		if _, ok := p.denials[k]; !ok {
+			p.denials[k] = p.since()
+		}
+	}
+}
+
+// hasSentDSDenial reports whether all records of the proof that a zone has no DS records were sent by a time. Servers
+// send them with other denials, too.
+func (p *recPlay) hasSentDSDenial(z *recZone, by time.Duration) bool {
+	denial := p.data.denialOf(z.parent, z.name, recLookupResult{})
+	return len(denial) > 0 && !slices.ContainsFunc(denial, func(rr dns.RR) bool {
+		at, ok := p.denials[recDenialRecord{z.parent, rr.Header().Name}]
+		return !ok || at > by
+	})
 }
 
 // addReferral adds the referral to a zone below.
