@@ -40,24 +40,25 @@ type addressFinder struct {
 	// only send to results.
 	gluelessNames []string
 	plannedNames  map[string]bool        // names whose lookup was planned
-	pending       []addressLookup        // lookups that have not started yet
-	retried       map[addressLookup]bool // lookups that were repeated after errGlueArrived
+	pending       []nameLookupKey        // lookups that have not started yet
+	retried       map[nameLookupKey]bool // lookups that were repeated after errGlueArrived
 	queriedParent bool                   // glue is being looked up at the parent zone, or was
 	queriedApexNS bool                   // the NS records of the zone itself are being looked up, or were
 	limit         error                  // limitError, if names are not looked up because of a limit; otherwise nil
 	localErr      error                  // nameservers.LocalError of a lookup, or nil
 	returned      []netip.AddrPort       // all addresses that were returned so far
-	inProgress    []addressLookup        // running lookups
+	inProgress    []nameLookupKey        // running lookups
 	nameResults   map[string]int         // by name: result of the finished lookups, see countUnresolvedName
 	results       chan lookupResult
 	isHedging     bool // the lookups are hedges, because no address is needed yet
 	budgetSpent   bool // the hedge budget has refused a lookup
 }
 
-// An addressLookup is a lookup of one address type of a server name, or of the NS records of a zone.
-type addressLookup struct {
+// A nameLookupKey identifies the lookup of one address type of a server name, or of the NS records of a zone. Its
+// question is a result of newInternalQuestion.
+type nameLookupKey struct {
 	question
-	atParent bool // the servers of the parent zone are queried for glue, see lookUpGlueAtParent
+	childZone string // if it is not empty, the servers of this zone's parent are queried for glue, see lookUpGlueAtParent
 }
 
 // maxNamesAtParent is the number of server names of a zone whose glue is looked up at the parent zone.
@@ -65,7 +66,7 @@ const maxNamesAtParent = 2
 
 // A lookupResult is the result of looking up a server name: records or an error.
 type lookupResult struct {
-	addressLookup
+	nameLookupKey
 	rrs      []dns.RR
 	nxdomain bool // true if the name does not exist
 	err      error
@@ -110,7 +111,7 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 	}
 	if f.results == nil {
 		f.results = make(chan lookupResult, maxParallelLookups)
-		f.plannedNames, f.retried = make(map[string]bool), make(map[addressLookup]bool)
+		f.plannedNames, f.retried = make(map[string]bool), make(map[nameLookupKey]bool)
 		f.nameResults = make(map[string]int)
 		f.gluelessNames = slices.Clone(f.gluelessNames)
 		rand.Shuffle(len(f.gluelessNames), func(i, j int) { f.gluelessNames[i], f.gluelessNames[j] = f.gluelessNames[j], f.gluelessNames[i] })
@@ -155,7 +156,7 @@ func (f *addressFinder) awaitResult(ctx context.Context, e nameservers.SearchSco
 	defer timer.Stop()
 	select {
 	case r := <-f.results:
-		f.inProgress = slices.DeleteFunc(f.inProgress, func(a addressLookup) bool { return a == r.addressLookup })
+		f.inProgress = slices.DeleteFunc(f.inProgress, func(k nameLookupKey) bool { return k == r.nameLookupKey })
 		addrs := f.processResult(r)
 		switch {
 		case f.isHedging:
@@ -220,7 +221,7 @@ func (f *addressFinder) addPendingLookups(names []string) {
 	for _, t := range f.lookup.core.types {
 		for _, name := range names {
 			q := f.lookup.core.newInternalQuestion(name, t)
-			if _, _, ok := f.lookup.core.cache.lookUpRecords(q, time.Now()); ok || slices.Contains(f.pending, addressLookup{question: q}) {
+			if _, _, ok := f.lookup.core.cache.lookUpRecords(q, time.Now()); ok || slices.Contains(f.pending, nameLookupKey{question: q}) {
 				continue
 			}
 			if limit := f.lookup.budget.limits.ServerNamesPerZone; !f.plannedNames[name] && len(f.plannedNames) >= limit {
@@ -228,7 +229,7 @@ func (f *addressFinder) addPendingLookups(names []string) {
 				continue
 			}
 			f.plannedNames[name] = true
-			f.pending = append(f.pending, addressLookup{question: q})
+			f.pending = append(f.pending, nameLookupKey{question: q})
 		}
 	}
 }
@@ -264,7 +265,7 @@ func (f *addressFinder) addFallbackLookups(e nameservers.SearchScope) (addrs []n
 		f.addLookupsAtParent()
 	default:
 		f.queriedApexNS = true
-		f.pending = append(f.pending, addressLookup{question: c.newInternalQuestion(f.zone.zone, dns.TypeNS)})
+		f.pending = append(f.pending, nameLookupKey{question: c.newInternalQuestion(f.zone.zone, dns.TypeNS)})
 	}
 	return nil, true
 }
@@ -280,7 +281,7 @@ func (f *addressFinder) addLookupsAtParent() {
 	names := slices.DeleteFunc(slices.Clone(f.zone.names[:f.zone.gluelessCount]), func(name string) bool { return !dnsname.IsWithin(name, f.zone.zone) })
 	for _, t := range f.lookup.core.types {
 		for _, name := range names[:min(len(names), maxNamesAtParent)] {
-			f.pending = append(f.pending, addressLookup{f.lookup.core.newInternalQuestion(name, t), true})
+			f.pending = append(f.pending, nameLookupKey{f.lookup.core.newInternalQuestion(name, t), f.zone.zone})
 		}
 	}
 }
@@ -288,7 +289,7 @@ func (f *addressFinder) addLookupsAtParent() {
 // nextPendingLookup returns the index in f.pending of the first lookup within the scope e. It returns -1 if there is
 // none.
 func (f *addressFinder) nextPendingLookup(e nameservers.SearchScope) int {
-	return slices.IndexFunc(f.pending, func(a addressLookup) bool { return e == nameservers.AllNames || !dnsname.IsWithin(a.name, f.zone.zone) })
+	return slices.IndexFunc(f.pending, func(k nameLookupKey) bool { return e == nameservers.AllNames || !dnsname.IsWithin(k.name, f.zone.zone) })
 }
 
 // startLookup starts the next pending lookup of a server name within the scope e, on a new goroutine. If hedge is true,
@@ -299,17 +300,13 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	if i < 0 || hedge && f.budgetSpent {
 		return false
 	}
-	a := f.pending[i]
+	k := f.pending[i]
 	f.pending = slices.Delete(f.pending, i, i+1)
-	f.inProgress = append(f.inProgress, a)
-	k := nameLookupKey{cacheKey: answerCacheKey(a.question)}
-	if a.atParent {
-		k.childZone = f.zone.zone
-	}
+	f.inProgress = append(f.inProgress, k)
 	c := f.lookup.core
 	c.running.Go(func() {
 		rrs, nxdomain, err := c.lookUpServerName(ctx, f.lookup, f.node, k, hedge)
-		f.results <- lookupResult{a, rrs, nxdomain, err}
+		f.results <- lookupResult{k, rrs, nxdomain, err}
 	})
 	return true
 }
@@ -332,7 +329,7 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 	}
 	if errors.Is(r.err, nameservers.ErrNoHedgeBudget) { // the lookup is repeated once it is needed
 		f.budgetSpent = f.isHedging
-		f.pending = append(f.pending, r.addressLookup)
+		f.pending = append(f.pending, r.nameLookupKey)
 		return f.findCachedAddresses()
 	}
 	if r.qtype == dns.TypeNS { // last resort; the answer serves this task only
@@ -346,9 +343,9 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 		f.addPendingLookups(names)
 		return nil
 	}
-	if errors.Is(r.err, errGlueArrived) && !f.retried[r.addressLookup] { // if the glue does not work, the second lookup ignores it
-		f.retried[r.addressLookup] = true
-		f.pending = append(f.pending, r.addressLookup)
+	if errors.Is(r.err, errGlueArrived) && !f.retried[r.nameLookupKey] { // if the glue does not work, the second lookup ignores it
+		f.retried[r.nameLookupKey] = true
+		f.pending = append(f.pending, r.nameLookupKey)
 		return f.findCachedAddresses()
 	}
 	addrs := f.addAddresses(extractAddresses(r.rrs))
@@ -374,7 +371,7 @@ func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 
 // isLookupPending reports whether a lookup of the server name is running or waits for its start.
 func (f *addressFinder) isLookupPending(name string) bool {
-	hasName := func(a addressLookup) bool { return a.name == name }
+	hasName := func(k nameLookupKey) bool { return k.name == name }
 	return slices.ContainsFunc(f.pending, hasName) || slices.ContainsFunc(f.inProgress, hasName)
 }
 
@@ -388,12 +385,6 @@ func (f *addressFinder) addAddresses(addrs []netip.Addr) []netip.AddrPort {
 		}
 	}
 	return out
-}
-
-// A nameLookupKey identifies a nameLookup by the server name and the type of the records.
-type nameLookupKey struct {
-	cacheKey
-	childZone string // if it is not empty, the servers of this zone's parent are queried for glue, see lookUpGlueAtParent
 }
 
 // A nameLookup is a running lookup of one address type of a server name. Several callers may wait for it. When the last
@@ -437,13 +428,13 @@ var errTooManyUnresolvedNames = errors.New("recursor: too many server names have
 // n is the node of the wait-for graph that waits for the result, on behalf of the lookup l. hedge is true if the wait
 // is a hedge.
 func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, k nameLookupKey, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
-	q, w := c.newInternalQuestion(k.name, k.qtype), waitgraph.Wait{By: n, Hedge: hedge}
+	w := waitgraph.Wait{By: n, Hedge: hedge}
 	for try := 0; ; try++ {
 		if k.childZone != "" {
-			if rrs, ok := c.cache.lookUpGlue(q, time.Now()); ok {
+			if rrs, ok := c.cache.lookUpGlue(k.question, time.Now()); ok {
 				return rrs, false, nil
 			}
-		} else if rrs, nxdomain, ok := c.cache.lookUpRecords(q, time.Now()); ok {
+		} else if rrs, nxdomain, ok := c.cache.lookUpRecords(k.question, time.Now()); ok {
 			return rrs, nxdomain, nil
 		}
 		if l.budget.unresolvedNames.Load() >= maxUnresolvedNames {
@@ -487,7 +478,7 @@ func (c *core) startNameLookup(l *lookup, k nameLookupKey, needed bool) (*nameLo
 		ctx, stop := context.WithTimeout(ctx, maxNameLookupTime)
 		defer stop()
 		defer cancel(nil)
-		q := c.newInternalQuestion(k.name, k.qtype)
+		q := k.question
 		var r *chain.Answer
 		var err error
 		if k.childZone != "" {
