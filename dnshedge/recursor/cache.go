@@ -183,6 +183,7 @@ func (c *cache) addAnswer(q question, r *parsedResponse, now time.Time) {
 	if kept.Status != validate.Unchecked || !q.do {
 		kept.Zone = nil // not needed after validation, and possibly large
 	}
+	kept.cnameHint = nil
 	c.insertEntry(answerCacheKey(q), &cacheEntry{answer: &kept, expires: now.Add(kept.ttl), size: size}, now)
 }
 

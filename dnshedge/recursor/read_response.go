@@ -34,15 +34,16 @@ const (
 type parsedResponse struct {
 	chain.Response
 	kind              responseKind
-	invalidSignatures bool          // the check on arrival found invalid or missing signatures; after the task, also that no other server has a better response
-	isAnchored        bool          // a referral whose signatures the name does not need, see chain.Validator.HasAnchorBelow
-	isFallback        bool          // the response is dubious, and is used only if no better response comes
-	nonAuthoritative  bool          // fallback from a recursive server, or without NS and SOA records
-	aliasTarget       string        // name to resolve next; "" if the response is no alias
-	ttl               time.Duration // time for which the response may be cached
-	referral          *delegation   // delegation, if the response is a referral; otherwise nil
-	scrubbed          int           // number of ignored records in the answer and authority sections
-	cached            bool          // the response is from the cache
+	invalidSignatures bool            // the check on arrival found invalid or missing signatures; after the task, also that no other server has a better response
+	isAnchored        bool            // a referral whose signatures the name does not need, see chain.Validator.HasAnchorBelow
+	isFallback        bool            // the response is dubious, and is used only if no better response comes
+	nonAuthoritative  bool            // fallback from a recursive server, or without NS and SOA records
+	aliasTarget       string          // name to resolve next; "" if the response is no alias
+	cnameHint         *parsedResponse // records of the alias target in the same response, see readCNAMEHint; nil if there are none
+	ttl               time.Duration   // time for which the response may be cached
+	referral          *delegation     // delegation, if the response is a referral; otherwise nil
+	scrubbed          int             // number of ignored records in the answer and authority sections
+	cached            bool            // the response is from the cache
 }
 
 // isEmpty reports whether the response has no records, neither an answer nor a denial.

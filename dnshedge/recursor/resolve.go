@@ -88,16 +88,16 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 				return nil, errGlueArrived
 			}
 		case !full:
-			if r := synth.cacheMinimisedDenial(ctx, part, z, r.parsedResponse); r != nil {
+			if r := synth.cacheMinimisedDenial(ctx, part, z, r); r != nil {
 				return r, nil
 			}
 			minimised.disabled = r.kind == kindMinimisedRefused || r.Rcode != dns.RcodeSuccess // false: the next question has more labels
 		default:
 			if (shared || r.isEmpty()) && (c.validator == nil || l.nameLookup != nil) {
-				c.cache.addAnswer(q, r.parsedResponse, time.Now())
+				c.cache.addAnswer(q, r, time.Now())
 			}
 			l.cnameHint = r.cnameHint
-			return r.parsedResponse, nil
+			return r, nil
 		}
 	}
 }
@@ -198,21 +198,9 @@ type zoneQuery struct {
 	zone *chain.Zone // the zone, through the referral that the leader has used
 
 	// The result may only be read after the end of the Flight.
-	answer         zoneAnswer
+	answer         *parsedResponse
 	leaderSpecific bool // err concerns only the leader, so that the other callers must try again
 	err            error
-}
-
-// A zoneAnswer is the answer of a zone's servers to a question. If the answer is an alias, it may also have the records
-// of the target.
-type zoneAnswer struct {
-	*parsedResponse
-	cnameHint *parsedResponse // records of the alias target in the same response, see readCNAMEHint; nil if there are none
-}
-
-// clone returns a copy of the answer whose records the caller may change.
-func (a zoneAnswer) clone() zoneAnswer {
-	return zoneAnswer{a.parsedResponse.clone(), a.cnameHint.clone()}
 }
 
 // clone returns a copy of the response whose records the caller may change. The clone of nil is nil.
@@ -222,6 +210,7 @@ func (r *parsedResponse) clone() *parsedResponse {
 	}
 	c := *r
 	c.Answer, c.Authority = copyWithAge(r.Answer, 0), copyWithAge(r.Authority, 0)
+	c.cnameHint = r.cnameHint.clone()
 	return &c
 }
 
@@ -233,7 +222,7 @@ var errMinimisedUnanswered = errors.New("recursor: minimised question is unanswe
 // same question, it waits for that caller's answer instead. fullName is false if the name of q is minimised (RFC 9156).
 //
 // The error is the error of the queries, or the cause of ctx.
-func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullName bool) (zoneAnswer, error) {
+func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullName bool) (*parsedResponse, error) {
 	group, k, w := l.core.zoneQueries, zoneQueryKey{z.zone, q, fullName}, waitgraph.Wait{Until: l.awaitUntil}
 	if l.nameLookup != nil {
 		w.By = &l.nameLookup.Node
@@ -255,7 +244,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullN
 			return l.runZoneQuery(ctx, z, s, w)
 		}
 		if err := group.Await(ctx, s, w); err != nil {
-			return zoneAnswer{}, err
+			return nil, err
 		}
 		if s.err != nil && s.leaderSpecific || isOutdated(s) {
 			continue
@@ -265,7 +254,7 @@ func (l *lookup) queryZone(ctx context.Context, z *delegation, q question, fullN
 			continue
 		}
 		if s.err != nil {
-			return zoneAnswer{}, s.err
+			return nil, s.err
 		}
 		return s.answer.clone(), nil
 	}
@@ -280,7 +269,7 @@ const maxAvoidedAnswers = 4
 // the leader.
 //
 // If ctx ends, or if the error concerns only the leader, the other callers try again.
-func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, w waitgraph.Wait) (r zoneAnswer, err error) {
+func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, w waitgraph.Wait) (r *parsedResponse, err error) {
 	err = errTimeout // remains if this function panics
 	defer func() {
 		l.core.zoneQueries.Leave(s, w, nil)
@@ -317,12 +306,12 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	m, failed := l.core.pool.QueryServers(ctx, t)
 	switch {
 	case failed == nil:
-		r.parsedResponse = j.selected
+		r = j.selected
 		if full && r.aliasTarget != "" {
 			r.cnameHint = l.readCNAMEHint(m, z, q, j.selected)
 		}
 	case ctx.Err() == nil && j.fallback.Load() != nil:
-		r.parsedResponse = j.fallbackAfter(failed)
+		r = j.fallbackAfter(failed)
 	default:
 		s.leaderSpecific = j.lookupSpecific.Load() || j.questionSpecific.Load()
 		failed = fmt.Errorf("%w: zone %s", failed, z.zone)
@@ -332,7 +321,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 		if j.questionSpecific.Load() {
 			failed = &questionSpecificError{failed}
 		}
-		return zoneAnswer{}, failed
+		return nil, failed
 	}
 	l.core.counters.scrubbed.Add(int64(r.scrubbed))
 	return r, nil
