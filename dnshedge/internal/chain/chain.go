@@ -117,7 +117,7 @@ type Config struct {
 // A Validator determines the security status of answers, along chains of trust from the trust anchors. It caches the
 // keys of zones. It is safe for concurrent use.
 type Validator struct {
-	conf       Config
+	conf       *Config
 	anchors    trustAnchors
 	aggressive *aggressive.Cache // verified proofs, for synthesis of answers (RFC 8198)
 	Counts     Counters
@@ -135,7 +135,7 @@ func NewValidator(conf Config) *Validator {
 	if conf.IsLocalError == nil {
 		conf.IsLocalError = func(error) bool { return false }
 	}
-	return &Validator{conf: conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: aggressive.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*keyEntry), lookups: make(map[string]*keyLookup)}
+	return &Validator{conf: &conf, anchors: newTrustAnchors(conf.Anchors, conf.Insecure), aggressive: aggressive.NewCache(conf.MaxAggressiveBytes), keyCache: make(map[string]*keyEntry), lookups: make(map[string]*keyLookup)}
 }
 
 // Policy returns the validation policy of the Config. Each validate.Validation that is passed to the Validator must
