@@ -26,8 +26,8 @@ const (
 	DefaultRate  = 100.             // queries per second, unless the config has a rate
 )
 
-// A Row is the result of one resolver. Its calls are the queries that have a right answer, in the order in which they
-// were sent. Asked also counts the queries without one.
+// A Row is the result of one resolver. Its calls are the queries for which a right answer exists, in the order in which
+// they were sent. Asked is the number of all queries.
 type Row struct {
 	lab.Row
 	Denials    int           // right answers that deny the name
@@ -44,8 +44,8 @@ type testbed struct {
 }
 
 // Run sends the queries of a scenario to the selected resolvers, and returns a row for each. It needs root unless
-// Memory is set, see netsim.ErrUnsupported. In memory, it leaves out unbound, and Go's resolver gets its servers from a
-// function. If ctx ends, Run returns the results so far and the error of ctx.
+// Memory is set, see netsim.ErrUnsupported. In memory, it leaves out unbound, and runs Go's resolver in this
+// process. If ctx ends, Run returns the results so far and the error of ctx.
 func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 	sc, err := lab.SelectScenario(&conf, scenarios, 0)
 	if err != nil {
@@ -140,8 +140,8 @@ func (l *testbed) startServer(host string) error {
 
 func (l *testbed) resolvConfPath() string { return filepath.Join(l.Dir, "resolv.conf") }
 
-// writeResolvConf writes a resolv.conf with the servers on the given hosts. Every version has the same length, so that
-// no reader gets a mixture, and a later modification time.
+// writeResolvConf writes a resolv.conf with the servers on the given hosts. Its modification time is later than before, by
+// which readers see the change. Its length is always the same, so that no reader gets a mixture of two versions.
 func (l *testbed) writeResolvConf(hosts ...string) error {
 	const length = 80
 	text := ""

@@ -38,8 +38,8 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	}, err
 }
 
-// resolveName looks up IPv4 addresses if qtype is A, and otherwise TXT records.
-func resolveName(ctx context.Context, r *net.Resolver, name string, qtype uint16) (outcome, error) {
+// lookUpByGo looks up a name with r, Go's own resolver: IPv4 addresses if qtype is A, and otherwise TXT records.
+func lookUpByGo(ctx context.Context, r *net.Resolver, name string, qtype uint16) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	n, err := 0, error(nil)
@@ -62,21 +62,21 @@ func resolveName(ctx context.Context, r *net.Resolver, name string, qtype uint16
 	return hasRecords, nil
 }
 
-// A goLookupState has the servers of one lookup by Go's resolver in this process, and the number of attempts.
+// A goLookupState has the servers of one lookup by Go's resolver, and counts the queries: each goes to the next server.
 type goLookupState struct {
 	servers []string
 	dials   atomic.Int64
 }
 
-// A goLookupKey is the context key of the goLookupState.
+// A goLookupKey is the context key for the state of a lookup by Go's resolver, a goLookupState.
 type goLookupKey struct{}
 
 // resolvConfInterval is the shortest time between two reads of resolv.conf by Go's resolver.
 const resolvConfInterval = 5 * time.Second
 
-// startGoResolverInProcess starts Go's resolver in this process, for a network in memory. The dial function reads the
-// servers from the lab's resolv.conf, at most every five seconds. The first attempt of a lookup goes to the first
-// server, and each further attempt to the next server.
+// startGoResolverInProcess starts Go's resolver in this process, for a network in memory. Lookups read the servers from the
+// lab's resolv.conf, at most every five seconds. The first query of a lookup goes to the first server, and each further
+// query to the next server.
 func (r *resolver) startGoResolverInProcess() resolveFunc {
 	var (
 		mu      sync.Mutex // guards the variables below
@@ -106,7 +106,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 		if err != nil {
 			return noRecords, err
 		}
-		return resolveName(context.WithValue(ctx, goLookupKey{}, &goLookupState{servers: servers}), goResolver, q.name, q.qtype)
+		return lookUpByGo(context.WithValue(ctx, goLookupKey{}, &goLookupState{servers: servers}), goResolver, q.name, q.qtype)
 	}
 }
 
@@ -131,7 +131,7 @@ func serveGoResolver(struct{}) error {
 		name, qtype := q.Question[0].Name, q.Question[0].Qtype
 		header := dns.RR_Header{Name: name, Rrtype: qtype, Class: dns.ClassINET}
 		m := new(dns.Msg).SetReply(q)
-		switch res, _ := resolveName(context.Background(), r, name, qtype); {
+		switch res, _ := lookUpByGo(context.Background(), r, name, qtype); {
 		case res == nameDenied:
 			m.Rcode = dns.RcodeNameError
 		case res == noRecords:

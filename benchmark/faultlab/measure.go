@@ -37,7 +37,7 @@ const (
 	nameDenied
 )
 
-// newMessage returns the query with EDNS, without which servers send no extended errors.
+// newMessage returns q as a DNS message with EDNS, without which servers send no extended errors.
 func (q query) newMessage() *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)
@@ -57,7 +57,7 @@ func outcomeOf(m *dns.Msg, q query) outcome {
 	return noRecords
 }
 
-// measureQuery resolves q, the i-th query, and records the call unless ctx has ended. start is the start of the run.
+// measureQuery resolves q, the i-th query, and records its result unless ctx has ended. start is the start of the run.
 func (r *resolver) measureQuery(ctx context.Context, start time.Time, i int, q query) {
 	begin := time.Now()
 	res, err := r.resolve(ctx, q)

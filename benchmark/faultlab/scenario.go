@@ -113,7 +113,7 @@ var scenarios = []scenario{{
 func (l *testbed) stopFirstServer() error    { l.servers["a"].Close(); return nil }
 func (l *testbed) restartFirstServer() error { return l.startServer("a") }
 
-// switchToServer returns an event that names only the server on host in resolv.conf, and makes the others unreachable.
+// switchToServer returns the change of an event: resolv.conf names only the server on host, and others are unreachable.
 func switchToServer(host string) func(*testbed) error {
 	return func(l *testbed) error {
 		for _, h := range l.serverHosts() {
@@ -125,12 +125,10 @@ func switchToServer(host string) func(*testbed) error {
 	}
 }
 
-func addressQuery(i int) query {
-	return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA}
-}
+func addressQuery(i int) query { return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA} }
 
-// modifyEveryNth returns a function that returns the i-th query of a run. The function change modifies each query for
-// which i modulo period is rest.
+// modifyEveryNth returns a function that generates the i-th query of a run: for an address of a name of its own. The
+// function change modifies each query for which i modulo period is rest.
 func modifyEveryNth(period, rest int, change func(i int, q *query)) func(i int) query {
 	return func(i int) query {
 		q := addressQuery(i)
@@ -141,12 +139,12 @@ func modifyEveryNth(period, rest int, change func(i int, q *query)) func(i int) 
 	}
 }
 
-// ignoreSeed returns a handler constructor, for the field first of a scenario, that ignores its seed and returns h.
+// ignoreSeed returns a function that returns h for each seed, for scenarios whose server does nothing at random.
 func ignoreSeed(h dnstest.Handler) func(uint64) dnstest.Handler {
 	return func(uint64) dnstest.Handler { return h }
 }
 
-// answerAllQueries answers queries for A, HTTPS, TXT and NS by a record, and others by no record.
+// answerAllQueries answers queries for A, HTTPS, TXT and NS by one record, and queries for other types by an empty answer.
 func answerAllQueries(q dnstest.Query) dnstest.Reply {
 	switch q.Question[0].Qtype {
 	case dns.TypeA:
@@ -161,7 +159,7 @@ func answerAllQueries(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeSuccess, 300, 300)}
 }
 
-// answerOneInTen returns a handler that answers one query in ten, chosen at random.
+// answerOneInTen returns a handler that answers one query in ten, chosen at random by the seed, and drops the others.
 func answerOneInTen(seed uint64) dnstest.Handler {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 10))
@@ -210,7 +208,8 @@ func denyAllNames(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 300, 300)}
 }
 
-// denySecondServerNames answers NXDOMAIN for the names that only the second server knows.
+// denySecondServerNames acts as a first server that does not know the names of the second one, those in second.example: it
+// answers NXDOMAIN for them, and answers all other queries.
 func denySecondServerNames(q dnstest.Query) dnstest.Reply {
 	if strings.HasSuffix(strings.ToLower(q.Question[0].Name), ".second.example.") {
 		return denyAllNames(q)

@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// startUnbound starts unbound as a forwarder that accepts all queries at once, and drops no late answer.
+// startUnbound starts unbound as a forwarder with room for all queries of a run at once. It also sends late answers.
 func (r *resolver) startUnbound() (resolveFunc, error) {
 	if r.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)
