@@ -36,8 +36,8 @@ type scenario struct {
 	connections int    // that stay open during a round; 0: each query has a new connection
 }
 
-// rounds returns the number of rounds into which the queries are divided: five, or fewer if the many connections take
-// long to open.
+// rounds returns into how many rounds a run is divided, in each of which all servers are measured one after another: five,
+// or fewer if the scenario has so many connections that they take long to open.
 func (s scenario) rounds() int { return max(1, min(5, 4_000/max(1, s.connections))) }
 
 var scenarios = []scenario{
@@ -120,7 +120,7 @@ const upstreamHost = "upstream"
 
 var errManyIdle = errors.New("above four fifths of its limit, it closes connections that are idle for 200 ms")
 
-// startServers starts the upstream and the selected DNS servers.
+// startServers starts the DNS servers that the config selects, and the upstream to which they forward queries.
 func (l *testbed) startServers() ([]*server, error) {
 	upstream, err := dnsserver.ServeDNS(l.Net.Host(upstreamHost), dnsserver.AnswerAddress)
 	if err != nil {
@@ -158,5 +158,5 @@ func (l *testbed) startServer(name string) (_ *server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.prepare()
+	return s, s.warmUp()
 }

@@ -39,8 +39,8 @@ const (
 	manyConnections = 1000 // least number of connections whose memory is measured
 )
 
-// prepare waits until the server answers, and fills the server's cache.
-func (s *server) prepare() error {
+// warmUp waits until the server answers, and queries each name once, so that the server has all in its cache.
+func (s *server) warmUp() error {
 	for i := range cachedNames {
 		m := new(dns.Msg)
 		m.SetQuestion(fmt.Sprintf("n%d.example.", i), dns.TypeA)
@@ -60,8 +60,8 @@ func (s *server) prepare() error {
 	return nil
 }
 
-// openConnections opens the client connections of the scenario. The first time, it measures the memory of a connection.
-// Meanwhile the connections that are open get queries, so that the server does not close them.
+// openConnections opens the client connections of the scenario. It sends queries over those that are already open, so that
+// the server does not close them as idle. Its first call also measures the memory of a connection.
 func (s *server) openConnections(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -146,8 +146,8 @@ func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	return nil
 }
 
-// measureRound opens the connections, sends queries, and closes the connections. It records the latencies and the
-// processor time of the server.
+// measureRound makes a part of the server's measurement: it opens the connections, sends the given number of queries, and
+// closes the connections. It records the latencies and the processor time of the server.
 func (s *server) measureRound(ctx context.Context, queries int) error {
 	defer s.closeConnections()
 	if err := s.openConnections(ctx); err != nil {
@@ -186,7 +186,7 @@ func (s *server) sendQuery(query []byte) error {
 	return err
 }
 
-// residentMemory returns the resident memory of the server process in bytes, or 0.
+// residentMemory returns the resident memory of the server process in bytes, or 0 if it is unknown.
 func (s *server) residentMemory() float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", s.process.Pid))
 	fields := bytes.Fields(text)
@@ -197,8 +197,8 @@ func (s *server) residentMemory() float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// kernelMemory returns the bytes that the kernel of this machine uses for its objects, such as sockets. It needs root,
-// and returns 0 if they are unknown.
+// kernelMemory returns the memory in bytes that the kernel of this machine uses for its objects, such as sockets. It returns
+// 0 if that is unknown, for example without root.
 func kernelMemory() (total float64) {
 	text, _ := os.ReadFile("/proc/slabinfo")
 	for line := range strings.Lines(string(text)) {
