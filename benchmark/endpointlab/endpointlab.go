@@ -135,7 +135,7 @@ func measureContender(ctx context.Context, conf lab.Config, sc scenario, c lab.C
 	return row, nil
 }
 
-// makeCall makes the n-th call, records it in call, and reports whether it was answered.
+// makeCall makes the n-th call by client, stores its measurement in call, and reports whether it was answered.
 func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n int, call *latency.Call) (answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
@@ -163,7 +163,7 @@ func (s *endpointSet) makeCall(ctx context.Context, client http.RoundTripper, n 
 
 var errEndpointDown = errors.New("this endpoint is down")
 
-// RoundTrip answers as the endpoint in the URL does, after a simulated latency.
+// RoundTrip answers a call as the endpoint in its URL does, with the latency and the faults of that endpoint.
 func (s *endpointSet) RoundTrip(req *http.Request) (*http.Response, error) {
 	var i, n int
 	if _, err := fmt.Sscanf(req.URL.Host+req.URL.Path, "endpoint%d.test/%d", &i, &n); err != nil {

@@ -61,10 +61,10 @@ func (e endpoint) drawOutcome(d *virtual.RandomSource, a virtual.Attempt, progre
 	return took + e.networkLatency, nil
 }
 
-// middleHalfFault limits f to the second and the third quarter of the run.
-func middleHalfFault(f fault) fault { f.from, f.to = .25, .75; return f }
+// limitToMiddleHalf returns the fault f for the second and the third quarter of the run.
+func limitToMiddleHalf(f fault) fault { f.from, f.to = .25, .75; return f }
 
-func wholeRunFault(f fault) fault { f.from, f.to = 0, 1; return f }
+func extendToWholeRun(f fault) fault { f.from, f.to = 0, 1; return f }
 
 // newTwoEndpointScenario returns a scenario with a near endpoint that has faults, and a far one without.
 func newTwoEndpointScenario(name, description string, faults ...fault) scenario {
@@ -81,30 +81,30 @@ const farLatency = 80 * time.Millisecond
 // scenarios has first the scenarios for which the command simulate states a bound.
 var scenarios = []scenario{
 	newTwoEndpointScenario("", "nothing is wrong"),
-	newTwoEndpointScenario("-slow", "the near one takes five times as long for half of the time", middleHalfFault(fault{share: 1, slowdown: 5})),
-	newTwoEndpointScenario("-slower", "the near one takes sixty times as long for half of the time", middleHalfFault(fault{share: 1, slowdown: 60})),
-	newTwoEndpointScenario("-down", "the near one fails for half of the time", middleHalfFault(fault{share: 1, fails: true})),
-	newTwoEndpointScenario("-silent", "the near one does not answer for half of the time", middleHalfFault(fault{share: 1})),
-	newTwoEndpointScenario("-errors", "a tenth of the near one's answers are errors", wholeRunFault(fault{share: .1, fails: true})),
-	newTwoEndpointScenario("-errors-half", "the same for half of the time", middleHalfFault(fault{share: .1, fails: true})),
-	newTwoEndpointScenario("-tenth-slow", "a tenth of the near one's answers take 1 s", wholeRunFault(fault{share: .1, slowdown: 200})),
-	newTwoEndpointScenario("-hangs", "a tenth of the near one's calls get no answer", wholeRunFault(fault{share: .1})),
-	newTwoEndpointScenario("-hangs-half", "the same for half of the time", middleHalfFault(fault{share: .1})),
+	newTwoEndpointScenario("-slow", "the near one takes five times as long for half of the time", limitToMiddleHalf(fault{share: 1, slowdown: 5})),
+	newTwoEndpointScenario("-slower", "the near one takes sixty times as long for half of the time", limitToMiddleHalf(fault{share: 1, slowdown: 60})),
+	newTwoEndpointScenario("-down", "the near one fails for half of the time", limitToMiddleHalf(fault{share: 1, fails: true})),
+	newTwoEndpointScenario("-silent", "the near one does not answer for half of the time", limitToMiddleHalf(fault{share: 1})),
+	newTwoEndpointScenario("-errors", "a tenth of the near one's answers are errors", extendToWholeRun(fault{share: .1, fails: true})),
+	newTwoEndpointScenario("-errors-half", "the same for half of the time", limitToMiddleHalf(fault{share: .1, fails: true})),
+	newTwoEndpointScenario("-tenth-slow", "a tenth of the near one's answers take 1 s", extendToWholeRun(fault{share: .1, slowdown: 200})),
+	newTwoEndpointScenario("-hangs", "a tenth of the near one's calls get no answer", extendToWholeRun(fault{share: .1})),
+	newTwoEndpointScenario("-hangs-half", "the same for half of the time", limitToMiddleHalf(fault{share: .1})),
 
 	newTwoEndpointScenario("-tail", "one in twenty of the near one's answers takes ten times as long").withChange(func(s *scenario) { s.endpoints[0].hasTail = true }),
-	newTwoEndpointScenario("-flapping", "the near one fails for three seconds, and is well for three, in turn", wholeRunFault(fault{share: 1, fails: true, period: 6. / 120, duration: 3. / 120})),
-	newTwoEndpointScenario("-pauses", "the near one does not answer for one second in ten", wholeRunFault(fault{share: 1, period: 10. / 120, duration: 1. / 120})),
-	newTwoEndpointScenario("-far-down", "the far one fails for half of the time").withChange(func(s *scenario) { s.endpoints[1].faults = []fault{middleHalfFault(fault{share: 1, fails: true})} }),
-	newTwoEndpointScenario("-both", "the near one fails for half of the time, and the far one for the last second of it", middleHalfFault(fault{share: 1, fails: true})).withChange(func(s *scenario) {
+	newTwoEndpointScenario("-flapping", "the near one fails for three seconds, and is well for three, in turn", extendToWholeRun(fault{share: 1, fails: true, period: 6. / 120, duration: 3. / 120})),
+	newTwoEndpointScenario("-pauses", "the near one does not answer for one second in ten", extendToWholeRun(fault{share: 1, period: 10. / 120, duration: 1. / 120})),
+	newTwoEndpointScenario("-far-down", "the far one fails for half of the time").withChange(func(s *scenario) { s.endpoints[1].faults = []fault{limitToMiddleHalf(fault{share: 1, fails: true})} }),
+	newTwoEndpointScenario("-both", "the near one fails for half of the time, and the far one for the last second of it", limitToMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
 		s.endpoints[1].faults = []fault{{from: .75 - 1./120, to: .75, share: 1, fails: true}}
 	}),
-	newTwoEndpointScenario("-rare", "one call a second, and the near one fails for half of the time", middleHalfFault(fault{share: 1, fails: true})).withChange(func(s *scenario) { s.rate = 1 }),
-	newTwoEndpointScenario("-rare-silent", "one call a second, and the near one does not answer for half of the time", middleHalfFault(fault{share: 1})).withChange(func(s *scenario) { s.rate = 1 }),
+	newTwoEndpointScenario("-rare", "one call a second, and the near one fails for half of the time", limitToMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) { s.rate = 1 }),
+	newTwoEndpointScenario("-rare-silent", "one call a second, and the near one does not answer for half of the time", limitToMiddleHalf(fault{share: 1})).withChange(func(s *scenario) { s.rate = 1 }),
 	newTwoEndpointScenario("-reversed", "calls are made for the one that is 80 ms away").withChange(func(s *scenario) { slices.Reverse(s.endpoints) }),
-	newTwoEndpointScenario("-three", "a third one is 40 ms away, and fails for the second half of the time in which the near one does", middleHalfFault(fault{share: 1, fails: true})).withChange(func(s *scenario) {
+	newTwoEndpointScenario("-three", "a third one is 40 ms away, and fails for the second half of the time in which the near one does", limitToMiddleHalf(fault{share: 1, fails: true})).withChange(func(s *scenario) {
 		s.endpoints = slices.Insert(s.endpoints, 1, endpoint{networkLatency: farLatency / 2, faults: []fault{{from: .5, to: .75, share: 1, fails: true}}})
 	}),
-	newTwoEndpointScenario("-few-errors", "one in fifty of the near one's answers is an error", wholeRunFault(fault{share: .02, fails: true})),
+	newTwoEndpointScenario("-few-errors", "one in fifty of the near one's answers is an error", extendToWholeRun(fault{share: .02, fails: true})),
 }
 
 // Scenarios lists all scenarios.
