@@ -32,18 +32,18 @@ const (
 
 var contenders = []lab.Contender[*objectStore, rangeReader]{
 	{Name: Plain, Start: startPlainReader},
-	{Name: "hedgedhttp-50ms", Start: newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "hedgedhttp-50ms", Start: newHTTPStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return failsafehttp.NewRoundTripper(base, hedgepolicy.NewWithDelay[*http.Response](50*time.Millisecond)), nil
 	})},
-	{Name: "failsafe-quantile", Start: newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "failsafe-quantile", Start: newHTTPStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		policy := hedgepolicy.NewBuilderWithDelayQuantile[*http.Response](virtual.FailsafeQuantile, virtual.FailsafeAge, virtual.FailsafeThreshold).
 			WithBudget(budget.NewBuilder().Build()).Build()
 		return failsafehttp.NewRoundTripper(base, policy), nil
 	})},
 	{Name: "stall-timeout", Start: newStallTimeoutStarter(500 * time.Millisecond)},
 	{Name: "stall-timeout-20ms", Start: newStallTimeoutStarter(20 * time.Millisecond)},
-	{Name: "parts-4", Start: startParallelParts},
-	{Name: "hedge-resume", Start: newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) {
+	{Name: "parts-4", Start: startParallelReader},
+	{Name: "hedge-resume", Start: newHTTPStarter(func(base http.RoundTripper) (http.RoundTripper, error) {
 		return hedge.New(base, hedge.WithResume()), nil
 	})},
 	{Name: Rangeread, Start: func(s *objectStore) (rangeReader, error) {
@@ -70,8 +70,9 @@ func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.Rea
 	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// newHTTPStart returns a function that starts a client that reads by HTTP GET. wrap adds hedging to the store's transport.
-func newHTTPStart(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
+// newHTTPStarter returns a function that starts a client of a store. The client reads by HTTP GET over a transport that
+// wrap makes from the store's transport, for example by adding hedging.
+func newHTTPStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
 	return func(s *objectStore) (rangeReader, error) {
 		rt, err := wrap(s)
 		if err != nil {
@@ -115,10 +116,10 @@ func (s *objectStore) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // startPlainReader starts a contender that reads each range by one request, without hedging or retries.
-var startPlainReader = newHTTPStart(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
+var startPlainReader = newHTTPStarter(func(base http.RoundTripper) (http.RoundTripper, error) { return base, nil })
 
-// startParallelParts starts a client that reads a range by four parallel requests, like the downloader of the AWS SDK.
-func startParallelParts(s *objectStore) (rangeReader, error) {
+// startParallelReader starts a client that reads a range by four parallel requests, like the downloader of the AWS SDK.
+func startParallelReader(s *objectStore) (rangeReader, error) {
 	const parts = 4
 	s.requestSize = ReadSize / parts
 	read, err := startPlainReader(s)

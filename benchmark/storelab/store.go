@@ -11,7 +11,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A scenario is a condition of the simulated object store.
+// A scenario determines the faults of the simulated object store: late first bytes and stalls, or times of slowness.
 type scenario struct {
 	lab.Scenario
 	faulty bool
@@ -70,7 +70,8 @@ func newObjectStore(sc scenario, seed uint64, reads int) *objectStore {
 	}
 }
 
-// openBody requests n bytes at offset off, all from the same range. It returns when the first byte arrives or ctx ends.
+// openBody requests n bytes at offset off, within one of the ranges that clients read. It returns when the first byte
+// arrives or ctx ends.
 func (s *objectStore) openBody(ctx context.Context, off, n int64) (*responseBody, error) {
 	try := s.attempts[off/faultBlockSize].Add(1) - 1
 	b := &responseBody{
@@ -90,8 +91,8 @@ func (s *objectStore) openBody(ctx context.Context, off, n int64) (*responseBody
 	return b, nil
 }
 
-// drawFaults draws the delay until the first byte, which it returns, and sets the position at which the body stalls. In
-// a slow period both the delay and the interval between chunks are longer.
+// drawFaults draws the delay until the first byte and returns it. It also sets the position at which the body stalls, if it
+// does. While the store is slow, the delay and the interval between chunks are longer.
 func (b *responseBody) drawFaults(random *rand.Rand) time.Duration {
 	delay := max(firstByteMean+time.Duration(random.NormFloat64()*float64(firstByteDeviation)), firstByteMean/2)
 	kind, share := random.IntN(faultPeriod), random.Float64()
@@ -164,7 +165,7 @@ func (b *responseBody) Close() error {
 	return nil
 }
 
-// finishRequest counts the bytes that have arrived so far. It is called when the body is closed or the request's
+// finishRequest counts the bytes of the body that the store has sent so far, when the body is closed or the request's
 // context ends.
 func (b *responseBody) finishRequest() {
 	b.once.Do(func() {

@@ -30,9 +30,9 @@ const (
 	DefaultReads    = 10_000  // of a contender, unless the config has a number
 )
 
-// A Row is the result of one client of the object store. A call is a read of one range, in the order of the ranges. The
-// hedges of a call are its requests beyond the first. The winner is 1 if the last byte came by a request that replaced
-// another, else 0.
+// A Row is the result of one client of the object store. A call is a read of one range, in the order of the ranges. Its
+// number of hedges is that of all requests after the first. Its winner is 1 if a hedge or a retry has sent the last byte,
+// and 0 if the request has that was sent first.
 type Row struct {
 	lab.Row
 	Traffic []Traffic // of each call
@@ -96,7 +96,8 @@ func measureContender(ctx context.Context, conf lab.Config, sc scenario, c lab.C
 	return row, err
 }
 
-// readRange reads the i-th range into p and records the call. It returns an error if the bytes are wrong.
+// readRange reads the i-th range into p and stores the measurement in call. start is the start of the run. It returns an
+// error only if wrong bytes are read.
 func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *latency.Call, start time.Time) error {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(ctx)
@@ -118,7 +119,7 @@ func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *l
 // wordSpacing is the distance in bytes between words of the object that depend on their offset. Other bytes are 0.
 const wordSpacing = 4 << 10
 
-// contentWord returns the eight bytes of the object at offset off, a multiple of wordSpacing. They differ for each offset.
+// contentWord returns the eight bytes at offset off, one of the places at which the object is not zero. They depend on off.
 func contentWord(off int64) uint64 { return uint64(off+8) * 0x9E3779B97F4A7C15 }
 
 // fillContent fills p, which must be all zeros, with the bytes of the object from offset off.
@@ -128,7 +129,7 @@ func fillContent(p []byte, off int64) {
 	}
 }
 
-// checkContent returns an error unless p has the words of the object from offset off.
+// checkContent returns an error unless p has the content of the object from offset off.
 func checkContent(p []byte, off int64) error {
 	for at := (wordSpacing - off%wordSpacing) % wordSpacing; at+8 <= int64(len(p)); at += wordSpacing {
 		if binary.LittleEndian.Uint64(p[at:]) != contentWord(off+at) {
