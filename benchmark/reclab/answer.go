@@ -74,7 +74,7 @@ func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Questio
 		return dns.RR_Header{Name: asked.Name, Rrtype: rrtype, Class: dns.ClassINET, Ttl: ttl}
 	}
 	h := z.hosts[name]
-	keys := n.keyRecords(z, name, asked.Qtype)
+	keys := n.generatedRecords(z, name, asked.Qtype)
 	switch {
 	case len(keys) > 0:
 		m.Answer = keys
@@ -100,7 +100,8 @@ func (n *internet) addAnswer(m *dns.Msg, z *zone, name string, asked dns.Questio
 	}
 }
 
-// findServedZone returns the closest zone of server s at or above a name, or its parent zone for a DS record, or nil.
+// findServedZone returns the zone from which server s answers a query: the closest of its zones at or above the name. A DS
+// record is in the zone above the name, if s serves that. It returns nil if s has no zone for the query.
 func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	if qtype == dns.TypeDS && name != "." {
 		if z := n.findServedZone(s, parentName(name), 0); z != nil {
@@ -118,7 +119,7 @@ func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	}
 }
 
-// addReferral adds a referral to the response m, from one zone to a zone below it.
+// addReferral adds a referral from one zone to a zone below it, the names and addresses of its servers, to the response m.
 func (n *internet) addReferral(m *dns.Msg, from, to *zone) {
 	m.Ns = delegationRecords(to)
 	m.Extra = append(n.glueRecords(from, to), m.Extra...)
@@ -131,8 +132,8 @@ func delegationRecords(to *zone) (all []dns.RR) {
 	return all
 }
 
-// glueRecords returns the addresses of the lower zone's servers whose names are in the zone from. The servers of com
-// also have glue for names in net, and vice versa.
+// glueRecords returns the addresses of servers that a referral from zone from to zone to contains: those with names in
+// from. Referrals from com and net contain the addresses of servers with names in either.
 func (n *internet) glueRecords(from, to *zone) (all []dns.RR) {
 	registry := from.name == "com." || from.name == "net."
 	for _, s := range to.servers {

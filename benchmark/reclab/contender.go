@@ -57,7 +57,8 @@ const (
 	unboundValidatorModule = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
-// configureUnbound returns a configureFunc for unbound, which drops no late answer. module is its line module-config.
+// configureUnbound returns a configureFunc for unbound, which also sends late answers. module has the configuration line
+// module-config, by which unbound validates or not.
 func configureUnbound(module string) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.UnboundCommand(dir, `  port: 5353
@@ -70,8 +71,8 @@ func configureUnbound(module string) configureFunc {
 	}
 }
 
-// configureNamed returns a configureFunc for BIND. validation is a line of the section options. If hasAnchor is set,
-// BIND gets the root's key.
+// configureNamed returns a configureFunc for BIND. validation is the configuration line that turns validation on or off. If
+// hasAnchor is set, BIND gets the DS record of the root's key.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		anchors := ""

@@ -46,20 +46,20 @@ type zone struct {
 	servers           []*server
 	refusing          *server // a server that lacks the zone; nil: none
 	children          map[string]*zone
-	hosts             map[string]*host
-	emptyNonTerminals map[string]bool // names that exist because a name below them exists
-	signed            *zoneSigning    // nil: the zone is not signed
+	hosts             map[string]*hostRecord
+	emptyNonTerminals map[string]bool    // names that exist because a name below them exists
+	signed            *zoneSigningConfig // nil: the zone is not signed
 }
 
-// A host has the addresses of one name, or the name of which it is an alias.
-type host struct {
+// A hostRecord has the addresses of one host name, or the name of which the host name is an alias.
+type hostRecord struct {
 	alias string
 	a     []netip.Addr
 	aaaa  []netip.Addr
 	ttl   uint32
 }
 
-// A question is a query that resolvers get.
+// A question is a name and a record type that all compared resolvers are asked for.
 type question struct {
 	name  string
 	qtype uint16
@@ -75,10 +75,10 @@ type internet struct {
 
 	signedShare float64  // of the zones that are two or more levels below the root; 0: no zone is signed
 	targetZones []*zone  // zones in which a scenario asks for many names; nil: none
-	signatures  sync.Map // of record sets, by signatureKey; made when they are first needed
+	signatures  sync.Map // of record sets, by signatureCacheKey; made when they are first needed
 }
 
-// An internetPlan has the properties of a simulated internet. A site is a zone that questions are about.
+// An internetPlan determines the size, the faults and the signatures of a simulated internet.
 type internetPlan struct {
 	seed  uint64
 	sites int  // zones that questions are about
@@ -153,8 +153,8 @@ func (b *internetBuilder) drawUnicastRTT() time.Duration {
 	return b.sampleLognormalRTT(last.median, last.sigma)
 }
 
-// addServer adds a name server with the round-trip time rtt. deadShare is the probability that it is dead. It answers
-// SERVFAIL with 0.6 times that probability, and rejects EDNS with 0.2 times that.
+// addServer adds a name server with the round-trip time rtt. The server is dead with probability deadShare, answers all
+// queries with SERVFAIL with probability 0.6 deadShare, and rejects EDNS with probability 0.2 deadShare.
 func (b *internetBuilder) addServer(name string, rtt time.Duration, deadShare float64) *server {
 	s := &server{addr: b.nextAddr, name: name, rtt: rtt}
 	b.nextAddr = b.nextAddr.Next()
@@ -170,15 +170,15 @@ func (b *internetBuilder) addServer(name string, rtt time.Duration, deadShare fl
 	return s
 }
 
-// addZone adds a zone below parent, or the root zone if parent is nil. Servers with names in the zone become its hosts.
+// addZone adds a zone below parent, or the root zone if parent is nil. Servers with names in the zone get address records.
 func (b *internetBuilder) addZone(parent *zone, name string, servers []*server) *zone {
 	z := &zone{
 		name: name, servers: servers,
-		children: make(map[string]*zone), hosts: make(map[string]*host), emptyNonTerminals: make(map[string]bool),
+		children: make(map[string]*zone), hosts: make(map[string]*hostRecord), emptyNonTerminals: make(map[string]bool),
 	}
 	for _, s := range servers {
 		if dns.IsSubDomain(name, s.name) && name != "." {
-			z.hosts[s.name] = &host{a: []netip.Addr{s.addr}, ttl: 86400}
+			z.hosts[s.name] = &hostRecord{a: []netip.Addr{s.addr}, ttl: 86400}
 		}
 	}
 	b.zones[name] = z
@@ -259,7 +259,7 @@ func (b *internetBuilder) addTopZones() []*zone {
 	return tlds
 }
 
-// drawTLD draws one of tlds by their shares of real names: com, net, another generic domain, or a country domain.
+// drawTLD draws one of tlds, the zones below the root, by the shares of the names of sites that real ones have.
 func drawTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:
@@ -316,8 +316,8 @@ func (b *internetBuilder) addProviders(tlds []*zone) [][]*server {
 
 func (s *server) canAnswer() bool { return s.fault == healthy || s.fault == noEDNS }
 
-// addCDNs adds and returns zones of content delivery networks, which aliases point to. Each network has a second zone,
-// below the first, for its edge servers.
+// addCDNs adds the zones of content delivery networks, which aliases of sites point to, and returns them. Each network has
+// a second zone, below the first, for its edge servers.
 func (b *internetBuilder) addCDNs() []*zone {
 	var all []*zone
 	for i := range 6 {
@@ -375,8 +375,8 @@ func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns 
 		z.hosts[www] = b.newHost(i, 0.005)
 	} else {
 		middle, last := fmt.Sprintf("c%05d.%s", i, network.name), fmt.Sprintf("e%03d.edge.%s", end, network.name)
-		z.hosts[www] = &host{alias: middle, ttl: b.drawTTL()}
-		network.hosts[middle] = &host{alias: last, ttl: b.drawTTL()}
+		z.hosts[www] = &hostRecord{alias: middle, ttl: b.drawTTL()}
+		network.hosts[middle] = &hostRecord{alias: last, ttl: b.drawTTL()}
 		if edge := b.zones["edge."+network.name]; edge.hosts[last] == nil {
 			edge.hosts[last] = b.newHost(end, 0)
 		}
@@ -387,9 +387,9 @@ func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns 
 // largeAddressCount is a number of addresses that do not fit into a datagram.
 const largeAddressCount = 100
 
-// newHost returns the i-th host. big is the probability that its addresses do not fit into a UDP response.
-func (b *internetBuilder) newHost(i int, big float64) *host {
-	h := &host{a: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, ttl: b.drawTTL()}
+// newHost returns random records of the i-th host. big is the probability that its addresses do not fit into a UDP response.
+func (b *internetBuilder) newHost(i int, big float64) *hostRecord {
+	h := &hostRecord{a: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, ttl: b.drawTTL()}
 	if b.plain {
 		return h
 	}

@@ -124,7 +124,7 @@ func setDefaults(c *lab.Config) error {
 	return err
 }
 
-// measureQuestions asks the resolver all questions, at random times.
+// measureQuestions asks the resolver all questions, at random times, and returns its row.
 func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
 	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Lookup, len(questions))}
@@ -155,7 +155,7 @@ func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questi
 	return row, err
 }
 
-// countVerdicts counts the questions of the row that failed, and those with a bogus answer or a wrong AD bit.
+// countVerdicts sets the row's calls and its counts of failures, bogus answers and wrong AD bits from its questions.
 func (r *Row) countVerdicts() {
 	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
 	for _, q := range r.Questions {
@@ -173,7 +173,7 @@ func (r *Row) countVerdicts() {
 	}
 }
 
-// measureQuestion asks question q and returns the outcome. start is the start of the run, from which times count.
+// measureQuestion asks question q and returns the outcome, with the time of the question since start, the start of the run.
 func (r *resolver) measureQuestion(q question, start time.Time) Lookup {
 	m := new(dns.Msg)
 	m.SetQuestion(q.name, q.qtype)

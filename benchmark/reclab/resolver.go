@@ -31,7 +31,7 @@ import (
 // listenAddress is the address of all contenders. The simulated servers have all addresses, at port 53.
 const listenAddress = "127.0.0.1:5353"
 
-// An environment has what a resolver needs to start: the config of the run, its own name, and its simulated network.
+// An environment has the things that a compared resolver needs to start, such as the config and its simulated network.
 type environment struct {
 	ctx     context.Context
 	conf    lab.Config
@@ -62,7 +62,7 @@ type resolver struct {
 	stats     func() (observe.RecursorStats, error)
 }
 
-// newResolver returns a resolver without the functions exchange, cpu and stats, which the caller sets.
+// newResolver returns a resolver whose functions exchange, cpu and stats are still nil. The caller sets them.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
@@ -87,7 +87,7 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	}
 }
 
-// newProgramStarter returns a function that starts a resolver program, after configure has written its configuration.
+// newProgramStarter returns a function that starts a resolver of another project, for which configure writes the files.
 func newProgramStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {
@@ -97,7 +97,7 @@ func newProgramStarter(configure configureFunc) func(environment) (*resolver, er
 	}
 }
 
-// The librarySettings configure this library's resolver.
+// The librarySettings configure this library's resolver, in this process or in a helper process.
 type librarySettings struct {
 	Hints  []netip.Addr
 	Hedge  recursor.Hedge
@@ -120,8 +120,8 @@ func (s librarySettings) newClient(d recursor.Dialer, t *recursor.Trace) (*dnshe
 
 var libraryHelper = helper.New("reclab", librarySettings.serve)
 
-// serve answers DNS queries in a process of its own until standard input ends, and then writes RecursorStats to
-// standard output.
+// serve runs this library's resolver as a DNS server in a helper process until standard input ends. It then writes the
+// resolver's statistics to standard output.
 func (s librarySettings) serve() error {
 	client, r := s.newClient(nil, nil)
 	pc, err := net.ListenPacket("udp4", listenAddress)
@@ -147,8 +147,8 @@ func startInProcess(e environment, s librarySettings) (*resolver, error) {
 	return r, r.waitUntilReady(e.ctx)
 }
 
-// startResolverProcess starts a resolver program in a network namespace with the servers of the simulated internet.
-// isLibrary means that the program is this library, which reports its hedges when it ends.
+// startResolverProcess starts a resolver as a process, in a network namespace with the servers of the simulated internet.
+// isLibrary means that it is this library's resolver, which writes its statistics when it ends.
 func startResolverProcess(e environment, configure configureFunc, isLibrary bool) (*resolver, error) {
 	dir := filepath.Join(e.bed.Dir, e.name)
 	if err := e.network.internet.writeRootFiles(dir); err != nil {
@@ -211,7 +211,7 @@ func (n *internet) writeRootFiles(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "anchor"), []byte(n.trustAnchor()+"\n"), 0o644)
 }
 
-// setStatsCommand makes r.stats end cmd, by closing its standard input, and return the statistics that cmd then writes.
+// setStatsCommand sets r.stats, which ends cmd by closing its standard input and reads the statistics that cmd writes.
 func (r *resolver) setStatsCommand(cmd *exec.Cmd) error {
 	cmd.Stdout = nil
 	in, err := cmd.StdinPipe()

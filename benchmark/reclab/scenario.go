@@ -6,7 +6,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/lab"
 )
 
-// A scenario determines the simulated internet and its faults.
+// A scenario determines a simulated internet, its faults and its signatures, and the questions about it.
 type scenario struct {
 	lab.Scenario
 	signingPlan signingPlan
@@ -46,8 +46,8 @@ func signingPlanOf(name string) signingPlan {
 	return sc.signingPlan
 }
 
-// IsKeyTrapQuestion reports whether a question of the scenario keytrap is about a key trap: a zone with many keys of
-// one tag, which takes long to validate.
+// IsKeyTrapQuestion reports whether the question with the given index, in the order of a run of the scenario keytrap, is
+// about a key trap: a zone with many keys of one tag, which takes long to validate.
 func IsKeyTrapQuestion(index int32) bool {
 	return int(index)%keyTrapPattern.period < keyTrapPattern.trapped
 }

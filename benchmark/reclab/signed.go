@@ -59,8 +59,8 @@ const (
 
 var bogusFlaws = []flaw{expired, otherKey, unsigned, otherSigner, forged}
 
-// A zoneSigning determines the keys and signatures of one zone.
-type zoneSigning struct {
+// A zoneSigningConfig determines how one zone is signed: its keys, its proofs of non-existence, and a flaw if it has one.
+type zoneSigningConfig struct {
 	flaw   flaw
 	rsa    bool
 	denial signer.Denial
@@ -75,7 +75,7 @@ type keyMaterial struct {
 	chain    *signer.Chain
 }
 
-// signZones gives zones DNSSEC keys according to the plan. Some zones get a flaw, and some servers expired signatures.
+// signZones signs zones according to the plan. Some zones get a flaw, and some servers get expired signatures.
 func (b *internetBuilder) signZones() {
 	rng := rand.New(rand.NewPCG(b.seed, 5))
 	var sites []*zone // without zones below them
@@ -91,7 +91,7 @@ func (b *internetBuilder) signZones() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.zones)) {
 		z := b.zones[name]
-		top, s := dns.CountLabel(name) <= 1, &zoneSigning{denial: signer.Denial(rng.IntN(3)), rsa: rng.Float64() < rsaZoneShare}
+		top, s := dns.CountLabel(name) <= 1, &zoneSigningConfig{denial: signer.Denial(rng.IntN(3)), rsa: rng.Float64() < rsaZoneShare}
 		if top {
 			s.rsa, s.denial = false, signer.NSEC3
 		}
@@ -108,9 +108,9 @@ func (b *internetBuilder) signZones() {
 	for _, z := range sites {
 		switch x := rng.Float64(); {
 		case x < b.bogus:
-			b.signZone(z, &zoneSigning{flaw: bogusFlaws[rng.IntN(len(bogusFlaws))], denial: signer.NSEC})
+			b.signZone(z, &zoneSigningConfig{flaw: bogusFlaws[rng.IntN(len(bogusFlaws))], denial: signer.NSEC})
 		case x < b.bogus+b.weak:
-			b.signZone(z, &zoneSigning{flaw: []flaw{oldAlgorithm, unknownDigest}[rng.IntN(2)], denial: signer.NSEC, rsa: true})
+			b.signZone(z, &zoneSigningConfig{flaw: []flaw{oldAlgorithm, unknownDigest}[rng.IntN(2)], denial: signer.NSEC, rsa: true})
 		}
 	}
 	b.pickTargetZones(sites)
@@ -124,14 +124,14 @@ func (b *internetBuilder) signZones() {
 	}
 }
 
-// signZone marks zone z as signed, with the properties s. The keys are generated when they are first needed.
-func (b *internetBuilder) signZone(z *zone, s *zoneSigning) {
+// signZone marks zone z as signed, as s determines. The keys are generated when they are first needed.
+func (b *internetBuilder) signZone(z *zone, s *zoneSigningConfig) {
 	z.signed = s
 	s.keys = sync.OnceValue(func() keyMaterial { return z.newKeyMaterial(fmt.Sprint(b.seed)) })
 }
 
-// pickTargetZones picks the zones about which many questions are asked. In the scenario keytrap, these zones get many
-// keys with equal tags and wrong signatures, which take long to validate.
+// pickTargetZones sets targetZones, the zones about which some scenarios ask many questions, to signed zones of sites. In
+// the scenario keytrap, they get many keys with equal tags and wrong signatures, which take long to validate.
 func (b *internetBuilder) pickTargetZones(sites []*zone) {
 	for _, z := range sites {
 		if b.queryPattern == uniqueNames || len(b.targetZones) == targetZoneCount {
@@ -142,12 +142,12 @@ func (b *internetBuilder) pickTargetZones(sites []*zone) {
 		}
 		b.targetZones = append(b.targetZones, z)
 		if b.queryPattern == keyTraps {
-			b.signZone(z, &zoneSigning{flaw: keyTrapped, denial: signer.NSEC})
+			b.signZone(z, &zoneSigningConfig{flaw: keyTrapped, denial: signer.NSEC})
 		}
 	}
 }
 
-// markStaleServers makes the signatures of some servers expire. Each zone keeps a server without faults whose
+// markStaleServers draws the servers whose signatures have expired. Each zone keeps a server without faults whose
 // signatures are valid.
 func (b *internetBuilder) markStaleServers(rng *rand.Rand) {
 	first := make(map[*server]bool)
@@ -168,7 +168,7 @@ func (b *internetBuilder) markStaleServers(rng *rand.Rand) {
 	}
 }
 
-// newKeyMaterial generates the keys of the zone, which the zone and seed alone determine.
+// newKeyMaterial generates the DNSSEC keys of the zone and their records. The same zone and seed always give the same keys.
 func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	algorithm, f := uint8(dns.ECDSAP256SHA256), z.signed.flaw
 	if z.signed.rsa {
@@ -201,7 +201,7 @@ func (z *zone) newKeyMaterial(seed string) (m keyMaterial) {
 	return m
 }
 
-// recordTypes returns the record types at each name, for proofs of non-existence.
+// recordTypes returns the types of the records at each name of the zone, for proofs of non-existence.
 func (z *zone) recordTypes() map[string][]uint16 {
 	all := map[string][]uint16{z.name: {dns.TypeNS, dns.TypeSOA}}
 	for name, h := range z.hosts {
@@ -236,9 +236,9 @@ func (z *zone) isDelegated(name string) bool {
 	return false
 }
 
-// keyRecords returns the DNSKEY or DS records of a name. In a zone with the flaw keyTrapped, each other missing name
-// has an address.
-func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
+// generatedRecords returns the records of a name that no host lists: the DNSKEY or DS records of a signed zone. In a zone
+// with the flaw keyTrapped, it also returns an address for each missing name, because the trap needs a signed answer.
+func (n *internet) generatedRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if z.signed == nil {
 		return nil
 	}
@@ -254,8 +254,8 @@ func (n *internet) keyRecords(z *zone, name string, qtype uint16) []dns.RR {
 	return nil
 }
 
-// addDNSSECRecords adds signatures and proofs of non-existence to m, the response of server s, if the query has the DO
-// bit. They are wrong if the zone has a flaw.
+// addDNSSECRecords adds signatures and proofs of non-existence to m, the response of server s about a name in zone z, if the
+// query has the DO bit. If the zone has a flaw, the records are wrong in the way of that flaw.
 func (n *internet) addDNSSECRecords(m *dns.Msg, s *server, z *zone, name string) {
 	if z.signed == nil {
 		return
@@ -268,13 +268,13 @@ func (n *internet) addDNSSECRecords(m *dns.Msg, s *server, z *zone, name string)
 			if child := z.children[m.Ns[0].Header().Name]; child.signed != nil {
 				proof = func(string) []dns.RR { return child.signed.keys().ds }
 			}
-			m.Ns = append(m.Ns, n.withSignatures(s, z, proof(m.Ns[0].Header().Name))...)
+			m.Ns = append(m.Ns, n.addSignatures(s, z, proof(m.Ns[0].Header().Name))...)
 		case len(m.Answer) > 0:
-			m.Answer = n.withSignatures(s, z, m.Answer)
+			m.Answer = n.addSignatures(s, z, m.Answer)
 		case m.Rcode == dns.RcodeNameError:
-			m.Ns = n.withSignatures(s, z, append(m.Ns, chain.ProveNoName(name)...))
+			m.Ns = n.addSignatures(s, z, append(m.Ns, chain.ProveNoName(name)...))
 		default:
-			m.Ns = n.withSignatures(s, z, append(m.Ns, chain.ProveNoData(name)...))
+			m.Ns = n.addSignatures(s, z, append(m.Ns, chain.ProveNoData(name)...))
 		}
 	}
 	if z.signed.flaw == forged {
@@ -296,8 +296,8 @@ func forgeRecords(all []dns.RR) {
 	}
 }
 
-// withSignatures returns records of zone z, with the signatures of server s after each record set.
-func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.RR) {
+// addSignatures returns the records all of zone z, each record set followed by its signatures from server s.
+func (n *internet) addSignatures(s *server, z *zone, all []dns.RR) (out []dns.RR) {
 	for len(all) > 0 {
 		h := all[0].Header()
 		end := 1
@@ -310,17 +310,17 @@ func (n *internet) withSignatures(s *server, z *zone, all []dns.RR) (out []dns.R
 	return out
 }
 
-// A signatureKey identifies the valid or expired signatures of a record set in the cache of signatures.
-type signatureKey struct {
+// A signatureCacheKey identifies the valid or expired signatures of a record set in the cache of signatures.
+type signatureCacheKey struct {
 	zone, owner string
 	rrtype      uint16
 	stale       bool
 }
 
-// rrsetSignatures returns the signatures of a record set: many for the flaw keyTrapped, and expired ones if s.stale is set.
+// rrsetSignatures returns the signatures of server s for a record set: one valid, unless s is stale or zone z has a flaw.
 func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.RR) {
 	h := set[0].Header()
-	key := signatureKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
+	key := signatureCacheKey{z.name, strings.ToLower(h.Name), h.Rrtype, s.stale}
 	made, ok := n.signatures.Load(key)
 	if !ok {
 		made, _ = n.signatures.LoadOrStore(key, z.signRRset(set, s.stale))
@@ -333,7 +333,7 @@ func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.
 	return out
 }
 
-// signRRset signs a record set. If stale is set, the signatures have expired.
+// signRRset returns the signatures of a record set of the zone. If stale is set, they have expired.
 func (z *zone) signRRset(set []dns.RR, stale bool) []*dns.RRSIG {
 	keys, options := z.signed.keys(), signer.SignatureOptions{}
 	if stale || z.signed.flaw == expired {

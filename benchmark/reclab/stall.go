@@ -17,7 +17,7 @@ const (
 // A stall is a period in which this process did not run, so that a timer was more than 100 ms late.
 type stall struct{ from, to time.Time }
 
-// recordStalls watches for stalls until ctx ends, and then returns them.
+// recordStalls watches until ctx ends for stalls, periods in which this process did not run, and then returns them.
 func recordStalls(ctx context.Context) (stalls []stall) {
 	for ctx.Err() == nil {
 		begin := time.Now()
@@ -29,7 +29,7 @@ func recordStalls(ctx context.Context) (stalls []stall) {
 	return stalls
 }
 
-// removeStalledQuestions removes questions asked during a stall or shortly before one, whose answers it may have delayed.
+// removeStalledQuestions removes the questions whose answers a stall of this process may have delayed, and counts again.
 func (r *Row) removeStalledQuestions(stalls []stall) {
 	n := len(r.Questions)
 	r.Questions = slices.DeleteFunc(r.Questions, func(q Lookup) bool {
