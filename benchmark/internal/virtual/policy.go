@@ -71,7 +71,9 @@ func (p *LibraryPolicy) RecordPushback(now time.Duration, host int) {
 type BhopePolicy struct{ policy *bhope.Policy }
 
 // NewBhopePolicy returns a policy whose hedge budget is a tenth of estimatedRPS, the expected requests per second.
-func NewBhopePolicy(estimatedRPS float64) *BhopePolicy { return &BhopePolicy{policy: bhope.New(estimatedRPS)} }
+func NewBhopePolicy(estimatedRPS float64) *BhopePolicy {
+	return &BhopePolicy{policy: bhope.New(estimatedRPS)}
+}
 
 func (p *BhopePolicy) ScheduleHedges(now time.Duration, host int) []time.Duration {
 	return []time.Duration{p.policy.StartRequest(now, strconv.Itoa(host))}
