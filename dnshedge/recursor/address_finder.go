@@ -143,6 +143,9 @@ func (f *addressFinder) findServers(ctx context.Context, e nameservers.SearchSco
 	}
 }
 
+// hasRunningLookups implements nameservers.Task.HasRunningLookups.
+func (f *addressFinder) hasRunningLookups() bool { return len(f.inProgress) > 0 }
+
 // awaitResult waits for the next lookup of a server name to end, and returns the addresses that it has found. After
 // nameHedgeDelay, it starts another lookup within the scope e as a hedge, and returns nil.
 //

@@ -299,7 +299,7 @@ func (l *lookup) runZoneQuery(ctx context.Context, z *delegation, s *zoneQuery, 
 	}
 	if z.gluelessCount > 0 || !z.privateOK {
 		f := newAddressFinder(l, z, j, &s.Node)
-		t.Servers, t.FindServers = f.returned, f.findServers
+		t.Servers, t.FindServers, t.HasRunningLookups = f.returned, f.findServers, f.hasRunningLookups
 	}
 	j.task = t
 	defer j.dropResponses()

@@ -767,6 +767,36 @@ func TestServerSearchMayOutliveTask(t *testing.T) {
 	})
 }
 
+// TestFinishedServerSearchEndsWithTask requires that no timer remains of a search that has nothing left to do. Each timer
+// that fires wakes an idle process.
+func TestFinishedServerSearchEndsWithTask(t *testing.T) {
+	for name, tc := range map[string]struct {
+		hasRunningLookups func() bool
+		want              time.Duration // end of the context of the search
+	}{
+		"no function":         {nil, 100 * ms},
+		"no running lookups":  {func() bool { return false }, 100 * ms},
+		"has running lookups": {func() bool { return true }, 100*ms + answerTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(n *network) {
+				f := n.newPool(Config{})
+				x := newTask(n.serve("192.0.2.1", answerAfter(100*ms)))
+				searches := make(chan context.Context, 1)
+				x.HasRunningLookups = tc.hasRunningLookups
+				x.FindServers = func(ctx context.Context, _ SearchScope, _ <-chan struct{}) ([]netip.AddrPort, error) {
+					searches <- ctx
+					return nil, nil
+				}
+				_, _, err := n.ask(f, x)
+				require.NoError(t, err)
+				<-(<-searches).Done()
+				assert.Equal(t, tc.want, time.Since(n.start))
+			})
+		})
+	}
+}
+
 func TestPoolAsksEveryFoundServer(t *testing.T) {
 	inBubble(t, func(n *network) {
 		f := n.newPool(Config{})

@@ -707,8 +707,10 @@ func (l *queryLoop) endTask(err error) {
 	if l.search.running && l.search.paidByBudget {
 		l.hedgeBudget.refundToken() // the search was paid for a hedge that is not sent
 	}
-	if stop := l.search.stop; stop != nil {
+	if stop := l.search.stop; stop != nil && (l.search.running || l.HasRunningLookups != nil && l.HasRunningLookups()) {
 		time.AfterFunc(answerTimeout, stop) // until then, its result is useful for other Tasks
+	} else if stop != nil {
+		stop() // without a timer, which would cost more than the search
 	}
 	if l.done != nil {
 		close(l.done)

@@ -48,8 +48,12 @@ type Task struct {
 	// FindServers runs on a goroutine of its own, one call at a time, and concurrently with the other functions of the
 	// Task. All calls get the same context, which ends some time after the Task. needed is closed when the Task has no
 	// other server to query. Until then, the search is a hedge.
-	Servers     []netip.AddrPort
-	FindServers func(ctx context.Context, e SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error)
+	//
+	// HasRunningLookups reports whether lookups that FindServers has started are running after its return. It is not called
+	// during a call of FindServers. If it is nil, there are none.
+	Servers           []netip.AddrPort
+	FindServers       func(ctx context.Context, e SearchScope, needed <-chan struct{}) ([]netip.AddrPort, error)
+	HasRunningLookups func() bool
 
 	// CheckResponse returns nil to accept a response, or an error to reject it. After an error the next server is queried
 	// at once. The response has the ID and the question of the query, and is not truncated. CheckResponse must not be nil.
