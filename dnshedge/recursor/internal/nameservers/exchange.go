@@ -140,10 +140,8 @@ const (
 // If the random ports are in use or forbidden, the operating system selects the port. It selects among fewer ports:
 // 28,232 on Linux.
 func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
-	remote := net.UDPAddrFromAddrPort(to)
 	for range portTries {
-		port := firstPort + rand.IntN(1<<16-firstPort)
-		c, err := net.DialUDP("udp", &net.UDPAddr{Port: port}, remote)
+		c, err := dialUDP(firstPort+uint16(rand.IntN(1<<16-firstPort)), to)
 		if err == nil {
 			return c, nil
 		}
@@ -151,11 +149,7 @@ func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 			break
 		}
 	}
-	c, err := net.DialUDP("udp", nil, remote)
-	if err != nil {
-		return nil, err // a nil *net.UDPConn would be a non-nil net.Conn
-	}
-	return c, nil
+	return dialUDPByNet(nil, to)
 }
 
 // dialWithTimeout opens a connection to the server of q with the Dialer d. The network is "udp" or "tcp". It gives up
