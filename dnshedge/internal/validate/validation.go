@@ -50,7 +50,8 @@ func (v *Validation) SpentWork() (verifications, failures, blocks int) {
 const maxTotalFactor = 8
 
 // uselessWorkLimit returns the limit for useless work, in units of verification. Useless work is the verification of
-// signatures that are invalid or that the response does not need (superfluous), and speculative verification.
+// signatures that are invalid, that the response does not need (superfluous), or that were verified for the question
+// before. Speculative verification is useless work, too.
 //
 // It is lower than the limit for all signatures: forged signatures end a validation early, while large valid answers
 // pass.

@@ -114,7 +114,7 @@ type signatureSearch struct {
 	failures     int  // invalid signatures so far
 	stopped      bool // a limit was reached, so that no further signature must be verified
 
-	superfluous bool   // the response does not need the RRset, so that the cost counts as waste
+	superfluous bool   // the response does not need the RRset, so that the cost counts as useless work
 	reason      Reason // fault of the signature that has reached highestStage
 }
 
@@ -157,7 +157,7 @@ func (v *Validation) findValidSignature(s *RRset, zone name, keys []dnskey, now 
 	}
 	for i := range search.canonical.sigs {
 		g := &search.canonical.sigs[i]
-		if !search.passesChecks(g, zone, now) {
+		if !search.checkSignature(g, zone, now) {
 			continue
 		}
 		if k := search.findSigningKey(g, keys); k != nil {
@@ -185,9 +185,9 @@ func (s *signatureSearch) recordCheckFailure(stage int, ede uint16, text string)
 	}
 }
 
-// passesChecks reports whether the signature g should be verified: the zone can have made it, its algorithm is
-// supported, and now is within its validity period. If it is false, passesChecks records the fault.
-func (s *signatureSearch) passesChecks(g *signature, zone name, now time.Time) bool {
+// checkSignature returns true if the signature g should be verified: the zone can have made it, its algorithm is
+// supported, and now is within its validity period. Otherwise it records the fault and returns false.
+func (s *signatureSearch) checkSignature(g *signature, zone name, now time.Time) bool {
 	if !g.isAllowedFor(s.canonical.owner, s.rrset.Type, zone) || !s.work.Policy.supportsAlgorithm(g.algorithm) {
 		s.recordCheckFailure(stageMismatched, dns.ExtendedErrorCodeDNSBogus, "no signature is one that the zone could have made")
 		return false
