@@ -97,7 +97,7 @@ type rootModule struct {
 	requires         map[string]string // versions by module path, including the peers in the benchmark's go.mod
 }
 
-// readRootModule reads the go.mod files of this library and of the benchmark.
+// readRootModule returns the requirements in the go.mod files of this library and of the benchmark.
 func readRootModule() (root rootModule, err error) {
 	text, err := runGo(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
 	if err != nil {
