@@ -67,7 +67,7 @@ var featureSets = []clientFeatures{
 	{Name: "+ HTTP/2, kept open", Cache: true, Resume: true, Persist: true},
 }
 
-// A serviceRow has the latencies of the requests to a service, each of which causes four calls to other hosts. It also
+// A serviceRow has the latencies of the requests to a service that makes four calls to other hosts for each. It also
 // has the numbers per minute of DNS lookups and TLS handshakes by the service's HTTP client.
 type serviceRow struct {
 	P50, P99               time.Duration

@@ -46,9 +46,9 @@ func printLookupTable(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// runLookups looks up 100 new names a second, while one packet in a hundred is lost each way. It measures a dnshedge.Client
-// if threads is 0. Otherwise a pool of that many threads waits for DNS as getaddrinfo does: each is occupied by one lookup
-// until it ends. They use Go's resolver, which sends a lost query again after 5 s, as getaddrinfo does too.
+// runLookups looks up 100 new names a second, while one packet in a hundred is lost each way. It measures a
+// dnshedge.Client if threads is 0. Otherwise so many threads make the lookups, as with getaddrinfo: each is occupied by
+// one lookup until it ends. They use Go's resolver, which sends a lost query again after 5 s, as getaddrinfo does too.
 func runLookups(ctx context.Context, threads int) (row lookupRow, err error) {
 	n, nameserver, err := startNetwork(netsim.Profile{Delay: netsim.Constant(5 * ms), Loss: 0.01})
 	if err != nil {
