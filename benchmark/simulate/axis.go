@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// An axis is the horizontal or vertical axis of a chart.
+// An axis is the horizontal or vertical axis of a chart, with its range and ticks.
 type axis struct {
 	low, high   float64
 	logarithmic bool

@@ -38,8 +38,8 @@ type contender struct {
 	task   *progressTask
 }
 
-// newContender starts a client and a server of strategy s for a run over sockets with the traffic of w. requests is the
-// number of calls. rate is the number of requests per second, for strategies that must be given it.
+// newContender starts a client and a server of strategy s, over protocol http or grpc, for the traffic of w in the given
+// run. requests is the number of calls. rate is the requests per second, for strategies that must be given this rate.
 func newContender(s strategy, protocol string, run scenarioRun, w virtual.Simulation, requests int, rate float64) (*contender, error) {
 	c := &contender{
 		strategy: s, protocol: protocol, network: run.scenario.network, fake: run.fake, simulation: s.withLimiters(w), seed: run.seed,
@@ -87,8 +87,8 @@ func (c *contender) startEpisode() error {
 	return err
 }
 
-// endEpisode stops the client and the server that startEpisode started, and adds their counts to the results of c.
-// Between episodes it does nothing.
+// endEpisode stops the client and the server that startEpisode started. It adds their numbers of refused hedges,
+// connections and attempts to c. Between episodes it does nothing.
 func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return

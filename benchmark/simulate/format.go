@@ -9,7 +9,7 @@ import (
 
 func (f engineResults) writeResults(w io.Writer, format string) error {
 	if format == "text" {
-		_, err := io.WriteString(w, f.formatText(mainColumns))
+		_, err := io.WriteString(w, f.formatText(terminalColumns))
 		return err
 	}
 	rows := f.rows()

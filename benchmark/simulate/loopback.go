@@ -31,7 +31,7 @@ func (l loopbackEngine) spec() engineSpec {
 	}
 }
 
-// scenarios returns the scenarios that the engine can run over sockets: those with its name in the field protocols.
+// scenarios returns the scenarios that the engine can run over sockets: their field protocols has its name.
 func (l loopbackEngine) scenarios() []scenario {
 	return slices.DeleteFunc(append(virtualScenarios(), networkScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
@@ -92,8 +92,8 @@ func (l loopbackEngine) runOnce(ctx context.Context, run scenarioRun, keep func(
 	return ctx.Err()
 }
 
-// neededStrategies returns the strategies that must run. They are the selected ones, and those from whose calls best
-// static delays are computed, if such delays are selected: no hedging and this library.
+// neededStrategies returns the selected strategies. If one has best static delays, no hedging and this library are
+// added, from whose calls these delays are computed.
 func (run scenarioRun) neededStrategies() []string {
 	names := run.strategies
 	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).hasBestStaticDelays() }) {
@@ -110,7 +110,7 @@ type requestSchedule struct {
 }
 
 // newRequestSchedule returns the schedule for the traffic of w. Unless -requests or a simulated network fixes the
-// number of requests, it is what the time limit allows.
+// number of requests, there are as many as the time limit allows.
 func (run scenarioRun) newRequestSchedule(w virtual.Simulation) requestSchedule {
 	p := requestSchedule{requests: run.size.requests}
 	if p.requests == 0 {
@@ -251,8 +251,8 @@ func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 	return err
 }
 
-// bestStaticDelays returns the delays, one for each hedge of s, that would have minimized the latency of the calls
-// without hedging so far. They cost no more hedges per request than this library has sent.
+// bestStaticDelays returns the delays, one for each hedge of s, that would have minimized a latency quantile of the
+// calls without hedging so far. They cost no more hedges per request than this library has sent.
 func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64

@@ -54,7 +54,7 @@ var metrics = []metric{
 // registerMetrics adds metrics that only one engine has. They follow the metrics of all engines, ordered by position.
 func registerMetrics(own ...metric) {
 	metrics = append(metrics, own...)
-	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.engineColumn(), b.engineColumn()) })
+	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.engineColumnPosition(), b.engineColumnPosition()) })
 }
 
 // newEngineMetric returns a metric that only one engine measures. name is the name in the JSON format and the key in
@@ -63,8 +63,8 @@ func newEngineMetric(name, title string, position int, format string) metric {
 	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: position, format: format, isEngineSpecific: true}
 }
 
-// engineColumn returns the position of the metric's column among those that only its engine has, or 0 if all engines have it.
-func (m metric) engineColumn() int {
+// engineColumnPosition returns the position of a column that only one engine has. It is 0 for metrics of all engines.
+func (m metric) engineColumnPosition() int {
 	if m.isEngineSpecific {
 		return m.position
 	}
@@ -104,8 +104,8 @@ func allColumns(engine engineSpec) []metric {
 	return columns
 }
 
-// mainColumns returns the columns of an engine's tables on a terminal: all except those marked as details.
-func mainColumns(engine engineSpec) []metric {
+// terminalColumns returns the columns of an engine's tables on a terminal. The HTML report also has the details.
+func terminalColumns(engine engineSpec) []metric {
 	return slices.DeleteFunc(allColumns(engine), func(m metric) bool { return m.isDetail })
 }
 
@@ -141,7 +141,7 @@ func joinRuns(runs []strategyResult) strategyResult {
 	return joined
 }
 
-// setMedian sets metric m in the i-th row of runs[0] to the median over all runs. It returns half the range of the values.
+// setMedian sets metric m in the i-th row of runs[0] to its median over all runs, and returns half of the range.
 func setMedian[T int | float64](runs []strategyResult, i int, m metric) (half float64) {
 	var all []T
 	for _, run := range runs {

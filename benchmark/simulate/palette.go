@@ -77,7 +77,8 @@ func newLineStyles(strategies []string) lineStyles {
 // bestStaticLibrary stands for the library in names of strategies with the best static delays, which use no library.
 const bestStaticLibrary = "best static"
 
-// libraryName returns the library or program of a strategy: the name up to the first hyphen, or bestStaticLibrary.
+// libraryName returns the library or program of a strategy, its name up to the first hyphen. For the best static
+// delays, which no library computes, it returns bestStaticLibrary.
 func libraryName(strategy string) string {
 	if findStrategy(strategy).hasBestStaticDelays() {
 		return bestStaticLibrary

@@ -22,12 +22,12 @@ var reportTemplate = template.Must(template.New("report").Parse(reportHTML))
 // A reportPage has the values that the template report.html shows.
 type reportPage struct {
 	Command, Machine, Date string
-	Runs                   []reportRun
+	Runs                   []reportSection
 	Style                  template.CSS // of the charts
 }
 
-// A reportRun is the part of the HTML report with the tables and the charts of one engine.
-type reportRun struct {
+// A reportSection is the part of the HTML report with the tables and the charts of one engine.
+type reportSection struct {
 	Text   string
 	Charts []template.HTML
 }
@@ -48,7 +48,7 @@ func writeReport(dir string, all []engineResults) (string, error) {
 		Style: template.CSS(sheet), // #nosec G203: written here, from colours of ours.
 	}
 	for _, f := range all {
-		run := reportRun{Text: f.formatText(allColumns)}
+		run := reportSection{Text: f.formatText(allColumns)}
 		for _, s := range f.scenarios {
 			drawing := drawLatencies(s, styles)
 			if drawing == nil {

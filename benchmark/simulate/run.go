@@ -27,7 +27,7 @@ type scenarioRun struct {
 	fake       bool   // time, by testing/synctest
 }
 
-// requestCount returns the number of requests of each strategy: the value of -requests, or quick with -quick, or usual.
+// requestCount returns the number of requests of each strategy: -requests if set, else quick if -quick is set, else usual.
 func (run scenarioRun) requestCount(usual, quick int) int {
 	switch {
 	case run.size.requests > 0:

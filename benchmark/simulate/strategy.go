@@ -84,7 +84,7 @@ func filterStrategies(keep func(strategy) bool) (all []strategy) {
 	return all
 }
 
-// sortStrategyNames returns the names of strategies in the order of the tables, without duplicates.
+// sortStrategyNames returns names, which are those of strategies, in the order of the tables and without duplicates.
 func sortStrategyNames(names []string) []string {
 	return slices.DeleteFunc(strategyNames(), func(n string) bool { return !slices.Contains(names, n) })
 }

@@ -49,9 +49,8 @@ func newBhopePolicy(s *clientConfig) *bhope.Policy {
 	return p
 }
 
-// measureVirtualRequestRate returns the number of requests per second in simulation w, to be given to bhope's policy.
-// In a closed loop the policy itself affects the rate. Therefore it simulates twice: with the policy's default rate,
-// and with the first result.
+// measureVirtualRequestRate returns the number of requests per second in simulation w, for bhope's policy. In a closed
+// loop the policy affects it, so the simulation runs twice: with the policy's default rate, and with the first result.
 func measureVirtualRequestRate(ctx context.Context, w virtual.Simulation, seed uint64) float64 {
 	if w.Workers == 0 {
 		return w.ClientRate()

@@ -63,7 +63,7 @@ func init() {
 	)
 }
 
-// minimizedQuantile returns the latency quantile that the strategy's delays, the best in hindsight, minimize.
+// minimizedQuantile returns the latency quantile that the strategy's delays, computed in hindsight, make as low as possible.
 func (s strategy) minimizedQuantile() float64 {
 	if s.bestStaticHedges == 1 {
 		return 0.99

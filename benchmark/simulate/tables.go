@@ -83,7 +83,7 @@ func formatReadmeTable(f engineResults) string {
 	names := make(map[string]string)
 	for _, h := range titledStrategies() {
 		names[h.name] = h.title
-		table.addRow(append([]string{boldIfOurs(h.name, h.title)}, overviewCells(s.findResult(h.name).rows[0])...)...)
+		table.addRow(append([]string{emphasizeLibrary(h.name, h.title)}, overviewCells(s.findResult(h.name).rows[0])...)...)
 	}
 	return table.formatMarkdown() + "\n" + s.compareWithPeers(names) + "\n"
 }
@@ -106,7 +106,7 @@ func formatReferenceTable(f engineResults) string {
 	rows := slices.DeleteFunc(f.scenarios[0].tableRows(), func(r row) bool { return strings.Contains(r.Scenario, "/") })
 	table := newTextTable(rows, allColumns(f.options.engine.spec()))
 	for _, cells := range table.rows {
-		cells[0] = boldIfOurs(cells[0], cells[0])
+		cells[0] = emphasizeLibrary(cells[0], cells[0])
 	}
 	return table.formatMarkdown()
 }
@@ -122,7 +122,7 @@ func formatCacheTable(f engineResults) string {
 	}
 	table.titles = append(table.titles, "kB per connection")
 	for _, name := range sortStrategyNames(names) {
-		cells, memory := []string{boldIfOurs(name, name)}, "–"
+		cells, memory := []string{emphasizeLibrary(name, name)}, "–"
 		for _, s := range f.scenarios {
 			cell := "–"
 			for _, r := range s.findResult(name).rows {
@@ -139,11 +139,11 @@ func formatCacheTable(f engineResults) string {
 }
 
 // formatConnectionTable returns the Markdown table of DNS servers with many connections: a row for each scenario. Four
-// cells for each server have the rate, its share of the rate over UDP, the processor time, and the memory.
+// cells for each server have the query rate, its share of the rate over UDP, the processor time, and the memory.
 func formatConnectionTable(f engineResults) string {
 	table := textTable{titles: []string{""}}
 	for _, udp := range f.scenarios[0].results {
-		table.titles = append(table.titles, boldIfOurs(udp.strategy, udp.strategy)+": queries/s", "of UDP's", "CPU µs", "kB; with kernel")
+		table.titles = append(table.titles, emphasizeLibrary(udp.strategy, udp.strategy)+": queries/s", "of UDP's", "CPU µs", "kB; with kernel")
 	}
 	for _, s := range f.scenarios {
 		cells := []string{strings.TrimSuffix(strings.TrimPrefix(s.scenario.description, "DNS: over "), " connections")}
@@ -166,8 +166,8 @@ func formatConnectionTable(f engineResults) string {
 	return table.formatMarkdown()
 }
 
-// boldIfOurs returns text for a Markdown table: in bold if the strategy is this library.
-func boldIfOurs(strategy, text string) string {
+// emphasizeLibrary returns text for a Markdown table, in bold if the strategy is this library or its DNS forwarder.
+func emphasizeLibrary(strategy, text string) string {
 	if strategy == libraryStrategy || strategy == "forwarder" {
 		return "**" + text + "**"
 	}
@@ -237,7 +237,7 @@ func newColumnRenderer(titles ...string) func(engineResults) string {
 				about = text
 			}
 			for _, res := range s.results {
-				cells := []string{about, boldIfOurs(res.strategy, res.strategy)}
+				cells := []string{about, emphasizeLibrary(res.strategy, res.strategy)}
 				for _, title := range titles {
 					cells = append(cells, documentColumns[title](res.rows[0]))
 				}

@@ -14,7 +14,7 @@ type textTable struct {
 }
 
 // newTextTable returns a table of results, with a rule between the parts of a scenario. It leaves out columns for which
-// the first row has no value. It leaves out the column errors if no row has any.
+// the first row has no value, and the column errors if no row has errors.
 func newTextTable(rows []row, columns []metric) textTable {
 	table := textTable{titles: []string{"ms"}}
 	columns = slices.DeleteFunc(columns, func(m metric) bool {
