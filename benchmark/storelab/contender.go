@@ -70,8 +70,7 @@ func (s *objectStore) fetchRange(ctx context.Context, r rangeread.Range) (io.Rea
 	return b, rangeread.Info{Offset: r.Offset, Length: r.Length, Size: s.size, Tag: entityTag}, nil
 }
 
-// newHTTPStarter returns a function that starts a client of a store. The client reads by HTTP GET over a transport that
-// wrap makes from the store's transport, for example by adding hedging.
+// newHTTPStarter returns a function that starts a client that reads by HTTP GET. wrap adds hedging to its transport.
 func newHTTPStarter(wrap func(http.RoundTripper) (http.RoundTripper, error)) func(*objectStore) (rangeReader, error) {
 	return func(s *objectStore) (rangeReader, error) {
 		rt, err := wrap(s)

@@ -56,7 +56,7 @@ type objectStore struct {
 	openRequests sync.WaitGroup
 }
 
-// A readStats counts the requests and bytes of one read.
+// A readStats counts the requests that the store has got for one read of a range, and their bytes.
 type readStats struct {
 	requests, asked, sent atomic.Int64
 	replaced              atomic.Bool // the last byte came from a request that replaced another

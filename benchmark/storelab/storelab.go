@@ -31,8 +31,7 @@ const (
 )
 
 // A Row is the result of one client of the object store. A call is a read of one range, in the order of the ranges. Its
-// number of hedges is that of all requests after the first. Its winner is 1 if a hedge or a retry has sent the last byte,
-// and 0 if the request has that was sent first.
+// hedges are all requests after the first, and its winner is 1 if a hedge or a retry sent the last byte, else 0.
 type Row struct {
 	lab.Row
 	Traffic []Traffic // of each call
@@ -119,7 +118,7 @@ func readRange(ctx context.Context, read rangeReader, p []byte, i int64, call *l
 // wordSpacing is the distance in bytes between words of the object that depend on their offset. Other bytes are 0.
 const wordSpacing = 4 << 10
 
-// contentWord returns the eight bytes at offset off, one of the places at which the object is not zero. They depend on off.
+// contentWord returns the eight bytes of the object at off, one of the offsets where it is not zero. They depend on off.
 func contentWord(off int64) uint64 { return uint64(off+8) * 0x9E3779B97F4A7C15 }
 
 // fillContent fills p, which must be all zeros, with the bytes of the object from offset off.
