@@ -100,7 +100,7 @@ func (s *server) closeConnections() {
 	}
 }
 
-// openConnection opens a TCP connection or a UDP socket. Over TLS, the first query begins with the handshake.
+// openConnection opens a UDP socket or a TCP connection to the server. Over TLS, the first query begins with the handshake.
 func (s *server) openConnection() (*dns.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -146,8 +146,8 @@ func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
 	return nil
 }
 
-// measureRound makes a part of the server's measurement: it opens the connections, sends the given number of queries, and
-// closes the connections. It records the latencies and the processor time of the server.
+// measureRound measures the server with a part of the run's queries: it opens the connections, sends that number of queries,
+// and closes the connections. It records the latencies and the processor time of the server.
 func (s *server) measureRound(ctx context.Context, queries int) error {
 	defer s.closeConnections()
 	if err := s.openConnections(ctx); err != nil {

@@ -11,8 +11,7 @@ import (
 // written in Go needs. It answers each query with one address.
 const BareGo = "bare-go"
 
-// serveBareGo runs a minimal DNS server over UDP and TCP at ListenAddress until an error occurs. It gives the same address
-// as answer to all queries. With a certificate in s, it serves DNS over TLS in place of TCP.
+// serveBareGo runs BareGo, a server with one answer to all queries, over UDP and either TCP or TLS, until an error occurs.
 func serveBareGo(s forwarderSettings) error {
 	socket, err := net.ListenPacket("udp", ListenAddress)
 	if err != nil {

@@ -86,7 +86,7 @@ func (f ForwarderConfig) Start(host *netsim.Host, name string, timeout time.Dura
 	return c, cmd.Process, stop, err
 }
 
-// formatUpstreams returns the upstream servers in the syntax of a configuration, each formatted from address and port.
+// formatUpstreams returns the list of upstream servers for a configuration. format is for the address and port of each.
 func (f ForwarderConfig) formatUpstreams(format, separator string) string {
 	port := map[string]int{"udp": 53, "tls": 853, "https": 443}[f.Transport]
 	var all []string
