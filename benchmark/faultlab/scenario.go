@@ -188,8 +188,8 @@ func respondWithError(rcode int, code uint16) dnstest.Handler {
 	}
 }
 
-// answerPrivateNames acts as a server of a private zone: it refuses queries for the root, fails for broken.example, and
-// answers all other queries.
+// answerPrivateNames acts as a server of a private zone: it refuses queries for the root, answers SERVFAIL for names in
+// broken.example, and answers all other queries.
 func answerPrivateNames(q dnstest.Query) dnstest.Reply {
 	switch name := strings.ToLower(q.Question[0].Name); {
 	case name == ".":

@@ -259,7 +259,7 @@ func (b *internetBuilder) addTopZones() []*zone {
 	return tlds
 }
 
-// drawTLD draws one of tlds, the zones below the root. Each is as probable as it is as the parent of a site in the real DNS.
+// drawTLD draws one of tlds, the zones below the root, by the shares of all sites that such zones have in the real DNS.
 func drawTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:

@@ -8,8 +8,8 @@ import (
 	"github.com/gohedge/hedge/internal/netsim"
 )
 
-// A Testbed owns the resources of a run: a simulated network, a directory for files, and those for which AtClose has
-// registered a function.
+// A Testbed owns the resources of a run: a simulated network, a directory for files, and others that functions registered
+// by AtClose release.
 type Testbed struct {
 	Net *netsim.Network // nil if the testbed has no hosts
 	Dir string

@@ -99,8 +99,8 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 	return p.buffer, float64(hedges) / float64(len(p.primaryLatencies))
 }
 
-// latencyQuantile returns quantile q of the latencies that the recorded requests would have with the given delays. If
-// the quantile is below the first delay, it returns that delay as an upper bound.
+// latencyQuantile returns quantile q of the latencies that the requests would have with the given hedge delays. If the
+// quantile is below the first delay, it returns that delay as an upper bound.
 func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)

@@ -27,13 +27,13 @@ type station struct {
 	idle      []*server
 }
 
-// isFull reports whether a hedge.Limiter, which limits the load of a server, would reject a hedge at the station.
+// isFull reports whether so many attempts wait or are served at the station that a hedge.Limiter would reject a hedge.
 func (s *station) isFull() bool {
 	working, waiting := s.servers-len(s.idle), len(s.queued)-s.head-s.abandoned
 	return working+waiting > MaxQueuePerServer*s.servers
 }
 
-// A server processes one attempt at a time, and takes the next attempt from the queue of its station.
+// A server of a simulated backend processes one attempt at a time. It takes the next from the queue of its station.
 type server struct {
 	station    *station
 	generation uint32 // changes with the job

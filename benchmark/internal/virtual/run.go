@@ -231,7 +231,7 @@ func (r *episodeState) startHedge(id callID) {
 	r.startAttempt(id)
 }
 
-// startAttempt starts an attempt of the call id: the primary at its first call, and then a hedge at each call.
+// startAttempt starts the next attempt of the call id: first the primary, and later each hedge.
 func (r *episodeState) startAttempt(id callID) {
 	c := &r.activeCalls[id.slot]
 	n := c.started
