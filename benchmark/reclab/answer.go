@@ -119,7 +119,7 @@ func (n *internet) findServedZone(s *server, name string, qtype uint16) *zone {
 	}
 }
 
-// addReferral adds a referral from one zone to a zone below it, the names and addresses of its servers, to the response m.
+// addReferral adds a referral from one zone to a zone below it to the response m: names and addresses of the latter's servers.
 func (n *internet) addReferral(m *dns.Msg, from, to *zone) {
 	m.Ns = delegationRecords(to)
 	m.Extra = append(n.glueRecords(from, to), m.Extra...)

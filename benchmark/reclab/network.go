@@ -46,7 +46,7 @@ func newNetwork(n *internet, d impairment, seed uint64) *network {
 	return &network{internet: n, impairment: d, seed: seed, start: time.Now(), exchanges: make(map[*server]uint64)}
 }
 
-// drawRoundTripTime draws the time from a query to server s to the response. It returns false if one of both is lost.
+// drawRoundTripTime draws the time between a query to server s and its response. It returns false if either is lost.
 func (n *network) drawRoundTripTime(s *server) (time.Duration, bool) {
 	n.mu.Lock()
 	k := n.exchanges[s]

@@ -29,7 +29,7 @@ func recordStalls(ctx context.Context) (stalls []stall) {
 	return stalls
 }
 
-// removeStalledQuestions removes the questions whose answers a stall of this process may have delayed, also from counts.
+// removeStalledQuestions removes the questions whose answers a stall of this process may have delayed, and counts the rest.
 func (r *Row) removeStalledQuestions(stalls []stall) {
 	n := len(r.Questions)
 	r.Questions = slices.DeleteFunc(r.Questions, func(q Lookup) bool {

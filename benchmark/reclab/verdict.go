@@ -39,7 +39,7 @@ func (n *internet) checkAnswer(q question, m *dns.Msg, validates bool) verdict {
 	return correct
 }
 
-// isCorrectAnswer reports whether m answers q with the records of the simulated internet. A truncated response is correct.
+// isCorrectAnswer reports whether m answers q with the records of the simulated internet. A truncated one counts as correct.
 func (n *internet) isCorrectAnswer(q question, m *dns.Msg) bool {
 	want, aliases := n.correctAddresses(q)
 	if z := n.findZone(q.name); z.hosts[q.name] == nil {
