@@ -41,7 +41,7 @@ func New[In, Out any](name string, call func(context.Context, In) (Out, error)) 
 	})}
 }
 
-// Run returns the result of the function in fake time. The program must have called helper.RunIfHelper.
+// Run calls the function with in, in the fake time of a helper process. main or TestMain must begin with helper.RunIfHelper.
 func (f Func[In, Out]) Run(ctx context.Context, in In) (out Out, err error) {
 	cmd, err := f.helper.Command(ctx, in)
 	if err != nil {

@@ -18,7 +18,7 @@ type Call struct {
 	Denied  uint8 // hedges that were due and not allowed
 }
 
-// Failed reports whether the call ended without an answer.
+// Failed reports whether the call ended without an answer, which its Winner says.
 func (c Call) Failed() bool { return c.Winner < 0 }
 
 // SortedLatencies returns the latencies of the calls that did not fail, in ascending order.

@@ -14,7 +14,7 @@ type RandomSource struct {
 	rng    *rand.Rand
 }
 
-// NewRandomSource returns a source of random numbers. It is the one that a simulation with this seed begins with.
+// NewRandomSource returns the random numbers with which a Simulation with this seed begins, for use outside of it.
 func NewRandomSource(seed uint64) *RandomSource { return newEpisodeRandomSource(seed, 0) }
 
 // newEpisodeRandomSource returns the random numbers of one of a simulation's independent parts, numbered from 0.

@@ -45,8 +45,8 @@ func (p *LibraryPolicy) AdmitHedge(now time.Duration, host, index int) bool {
 	return p.hostKey(host).Admit(epoch.Add(now), index == 0, time.Time{}, policy.HedgeRequest{}) == policy.None
 }
 
-// RecordResult records the result r of a call, from which the policy learns. It also returns the places of the call's
-// hedges, because the policy limits the hedges in flight.
+// RecordResult records the result r of a call, from which the policy learns, and the end of the call's hedges, because
+// the policy limits the hedges in flight.
 func (p *LibraryPolicy) RecordResult(now time.Duration, host int, r CallResult) {
 	k := p.hostKey(host)
 	for range len(r.Starts) - 1 {

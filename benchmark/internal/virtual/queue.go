@@ -64,7 +64,7 @@ func (q *QueueConfig) newStations() []station {
 	return all
 }
 
-// dispatchJob gives the attempt j to an idle server or to a queue. It drops a hedge that a hedge.Limiter would reject.
+// dispatchJob gives the attempt j to an idle server or to a queue. It drops a hedge that limited servers reject.
 func (r *episodeState) dispatchJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
