@@ -61,7 +61,7 @@ func (e labEngine[R]) runOnce(ctx context.Context, run scenarioRun, keep func(tr
 	return err
 }
 
-// newLabTrial returns a trial of the run with the figures that all labs measure. r is a lab's result for one strategy.
+// newLabTrial converts r, the result for one strategy of a lab (a package with an experiment), to a trial of the run.
 func (run scenarioRun) newLabTrial(engine string, r lab.Row) trial {
 	t := run.newTrial(engine, r.Contender, r.Calls)
 	t.refused, t.failures = int(r.Denied), r.Failures

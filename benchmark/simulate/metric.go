@@ -51,7 +51,7 @@ var metrics = []metric{
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", position: 11, format: "%.2f"},
 }
 
-// registerMetrics adds metrics that only one engine has. They follow the metrics of all engines, ordered by position.
+// registerMetrics adds metrics that only one engine measures. In JSON they follow all other metrics, ordered by position.
 func registerMetrics(own ...metric) {
 	metrics = append(metrics, own...)
 	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.engineColumnPosition(), b.engineColumnPosition()) })
@@ -63,7 +63,7 @@ func newEngineMetric(name, title string, position int, format string) metric {
 	return metric{name: name, field: func(r *row) any { return r.engineFigures[name] }, title: title, position: position, format: format, isEngineSpecific: true}
 }
 
-// engineColumnPosition returns the position of a column that only one engine has. It is 0 for metrics of all engines.
+// engineColumnPosition returns the position of the metric's column if only one engine has the metric, or else 0.
 func (m metric) engineColumnPosition() int {
 	if m.isEngineSpecific {
 		return m.position
@@ -104,7 +104,7 @@ func allColumns(engine engineSpec) []metric {
 	return columns
 }
 
-// terminalColumns returns the columns of an engine's tables on a terminal. The HTML report also has the details.
+// terminalColumns returns the columns of an engine's tables on a terminal, without those that only the HTML report has.
 func terminalColumns(engine engineSpec) []metric {
 	return slices.DeleteFunc(allColumns(engine), func(m metric) bool { return m.isDetail })
 }

@@ -65,7 +65,7 @@ func printResults(stdout, stderr io.Writer, o options, all []engineResults) erro
 }
 
 // printOverview writes one table with the results of all runs, and a sentence that compares this library with others.
-// The sentence is about the last run whose figures are valid: a run is invalid if timers fired too late.
+// The sentence is about the last run that is valid: timers that fire too late make a run invalid.
 func printOverview(w io.Writer, runs []engineResults) error {
 	table := textTable{titles: []string{"ms", "p50", "p99", "p99.9", "extra requests", "connections"}}
 	titles := make(map[string]string)

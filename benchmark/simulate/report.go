@@ -32,7 +32,7 @@ type reportSection struct {
 	Charts []template.HTML
 }
 
-// writeReport writes the HTML report of all results and the chart of each scenario to directory dir. It returns its path.
+// writeReport writes the HTML report of all results and the chart of each scenario to dir. It returns the report's path.
 func writeReport(dir string, all []engineResults) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", fmt.Errorf("-out: %w", err)

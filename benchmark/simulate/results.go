@@ -131,7 +131,7 @@ func describeCost(r row) string {
 	return cost
 }
 
-// tableNotes returns lines to print below the tables, which explain the figures and say whether the machine was quiet.
+// tableNotes returns lines to print below the tables, which explain the figures and say whether the machine was too busy.
 func (f engineResults) tableNotes() []string {
 	engine := f.options.engine.spec()
 	notes := []string{"Latencies in milliseconds, " + cmp.Or(engine.population, "of successful requests") + ". " + toSentence(f.options.explainErrorMargin())}

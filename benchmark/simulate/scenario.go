@@ -49,8 +49,8 @@ const (
 	sec = time.Second
 )
 
-// newPeriodPart returns the part of a scenario with the calls that start in the period [from, to). Times are measured
-// from the start of the calls' client.
+// newPeriodPart returns the part of a scenario with the calls that start in the period [from, to), measured from the
+// start of their client.
 func newPeriodPart(name string, from, to time.Duration) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Start >= from && c.Start < to }, from: from, to: to}
 }

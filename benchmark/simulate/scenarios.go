@@ -179,7 +179,7 @@ func newLaterCallsPart(name string, n int32) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Index >= n }}
 }
 
-// newRTTPart returns, by a new name, the calls of part p in networks with the n-th of the round-trip times in networkConfig.
+// newRTTPart returns a part with the given name: the calls of part p whose network had the n-th of networkConfig.rtts.
 func newRTTPart(name string, n int16, p scenarioPart) scenarioPart {
 	return scenarioPart{name: name, contains: func(c latency.Call) bool { return c.Host == n && p.contains(c) }}
 }

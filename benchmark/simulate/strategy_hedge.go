@@ -30,7 +30,7 @@ func init() {
 	registerStrategies(libraryVariants()...)
 }
 
-// newStrategy returns s with the clients of the factory, over HTTP, over gRPC and in virtual time.
+// newStrategy returns s with functions that make the factory's clients over HTTP and gRPC, and policies in virtual time.
 func (l libraryClientFactory) newStrategy(s strategy) strategy {
 	s.http, s.grpc, s.virtual = l.newTransport, l.newInterceptors, l.newPolicyConstructor
 	return s
