@@ -104,7 +104,7 @@ func allColumns(engine engineSpec) []metric {
 	return columns
 }
 
-// terminalColumns returns the columns of an engine's tables on a terminal, without those that only the HTML report has.
+// terminalColumns returns the columns of an engine's tables on a terminal, without those that only reports have.
 func terminalColumns(engine engineSpec) []metric {
 	return slices.DeleteFunc(allColumns(engine), func(m metric) bool { return m.isDetail })
 }
