@@ -210,11 +210,12 @@ func (f *addressFinder) canSkipLookups() bool {
 // hasServerAnswered reports whether a server of the zone has already answered. The lookups of addFallbackLookups, which
 // are a last resort, are then not worthwhile.
 //
-// A DS response with invalid signatures does not count as an answer. Without valid DS records the whole zone is bogus,
-// so every other server is worth a query.
+// A response without signatures from a signed zone does not count as an answer: the address may be outdated. Nor does a
+// DS response with invalid signatures. Without valid DS records the whole zone is bogus, so every other server is worth
+// a query.
 func (f *addressFinder) hasServerAnswered() bool {
 	r := f.selector.fallback.Load()
-	return r != nil && !(r.invalidSignatures && f.selector.q.qtype == dns.TypeDS)
+	return r != nil && !(r.invalidSignatures && (r.isUnsigned || f.selector.q.qtype == dns.TypeDS))
 }
 
 // addPendingLookups adds lookups of the addresses of the given server names to f.pending, from which startLookup takes

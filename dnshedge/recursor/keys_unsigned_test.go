@@ -179,3 +179,30 @@ hidden.example.tld. delegated 192.0.6.1
 		})
 	}
 }
+
+// TestResolverLooksUpServerAddressAfterUnsignedResponse has a zone with one server, which has moved. At the address in
+// the referral there still is a server without signatures.
+func TestResolverLooksUpServerAddressAfterUnsignedResponse(t *testing.T) {
+	unsigned := withoutRecords(dns.TypeRRSIG)
+	for missing, fault := range map[string]func(query, *dns.Msg) *dns.Msg{"all": unsigned, "keys": onlyForType(dns.TypeDNSKEY, unsigned), "A": onlyForType(dns.TypeA, unsigned), "DS": onlyForType(dns.TypeDS, unsigned)} {
+		for _, question := range []string{"www.example.tld. A", "none.example.tld. A", "www.sub.example.tld. A"} {
+			bubble(t, `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+  example NS ns.other
+  ns.other A 192.0.6.1
+other.tld. delegated 192.0.5.1
+  ns A 192.0.6.2
+example.tld. served 192.0.6.1 192.0.6.2
+  @ NS ns.other.tld.
+  www A 192.0.2.80
+sub.example.tld. delegated 192.0.7.1
+  www A 192.0.2.81
+`, func(t *testing.T, w *testNetwork) {
+				w.sign("other.tld.")
+				w.setFault("192.0.6.1", fault)
+				assert.Equal(t, "secure", w.security(newValidatingResolver(w), question), "%s without signatures, %s", missing, question)
+			})
+		}
+	}
+}

@@ -35,6 +35,7 @@ type parsedResponse struct {
 	chain.Response
 	kind              responseKind
 	invalidSignatures bool            // the check on arrival found invalid or missing signatures; after the task, also that no other server has a better response
+	isUnsigned        bool            // the check on arrival found no signatures
 	isAnchored        bool            // a referral whose signatures the name does not need, see chain.Validator.HasAnchorBelow
 	isFallback        bool            // the response is dubious, and is used only if no better response comes
 	nonAuthoritative  bool            // fallback from a recursive server, or without NS and SOA records

@@ -105,7 +105,7 @@ func (s *responseSelector) checkSignatures(r *parsedResponse) error {
 	if s.bogusCount++; s.bogusCount > maxBogusRetries {
 		return nil
 	}
-	r.invalidSignatures = true
+	r.invalidSignatures, r.isUnsigned = true, unsigned
 	r.isAnchored = cut != nil && s.core.validator.HasAnchorBelow(s.zone.zone, s.q.name)
 	if p := s.fallback.Load(); p == nil || r.fallbackRank() > p.fallbackRank() {
 		s.storeFallback(r)
