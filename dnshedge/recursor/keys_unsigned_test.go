@@ -1,6 +1,8 @@
 package recursor_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,6 +146,31 @@ func TestResolverQueriesAllServersAfterUnsignedResponse(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestBogusKeysAreCachedDespiteNameLimit has a zone with more server names than may be looked up. Two servers send no
+// signatures of the keys, and the others are silent. That the limit ends the search for other servers changes nothing:
+// the zone is bogus for all questions of the next seconds.
+func TestBogusKeysAreCachedDespiteNameLimit(t *testing.T) {
+	for name, set := range map[string]func(*recursor.Resolver){"with hedges": func(*recursor.Resolver) {}, "without hedges": noHedges} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, strings.Replace(eightServers, "192.0.6.8", "192.0.6.8 192.0.6.9 192.0.6.10 192.0.6.11 192.0.6.12 192.0.6.13", 1), func(t *testing.T, w *testNetwork) {
+				w.sign()
+				w.setFault("192.0.6.3 192.0.6.4 192.0.6.5 192.0.6.6 192.0.6.7 192.0.6.8 192.0.6.9 192.0.6.10 192.0.6.11 192.0.6.12 192.0.6.13", silent)
+				w.setFault("192.0.6.1 192.0.6.2", onlyForType(dns.TypeDNSKEY, withoutRecords(dns.TypeRRSIG)))
+				r := newValidatingResolver(w, set)
+				n, bogus := w.countQueries(), 0
+				for i := range 10 {
+					if w.security(r, fmt.Sprintf("n%d.example.tld. A", i)) == "bogus 10" {
+						bogus++
+					}
+					time.Sleep(100 * ms)
+				}
+				assert.GreaterOrEqual(t, bogus, 7) // the lookup of the keys may take longer than the first questions
+				assert.LessOrEqual(t, w.countQueries()-n, 100)
+			})
+		})
 	}
 }
 

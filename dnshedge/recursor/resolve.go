@@ -359,7 +359,8 @@ type validationBudget struct {
 // servers in avoid have sent bogus data. They are queried last.
 //
 // It follows referrals, because the servers may serve a child zone, too. If a limit is reached, the error is a
-// *validate.Reason.
+// *validate.Reason. This does not hold for Limits.ServerNamesPerZone if avoid has servers: their data decides, because
+// that limit is the same for each question.
 func (b validationBudget) Query(ctx context.Context, z *chain.Zone, name string, qtype uint16, avoid []netip.AddrPort) (*chain.Response, error) {
 	stack.GrowTo16KiB()
 	l := &lookup{core: b.core, budget: b.questionBudget, awaitUntil: time.Now().Add(keyQueryTimeout), avoidServers: avoid}
@@ -371,7 +372,7 @@ func (b validationBudget) Query(ctx context.Context, z *chain.Zone, name string,
 	}
 	limit := (*limitError)(nil)
 	switch {
-	case errors.As(err, &limit):
+	case errors.As(err, &limit) && !(limit.field == "ServerNamesPerZone" && len(avoid) > 0):
 		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeOther, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: limit.field}
 	case isQuestionSpecific(err):
 		return nil, &validate.Reason{EDE: dns.ExtendedErrorCodeNoReachableAuthority, Text: strings.TrimPrefix(err.Error(), "recursor: "), Zone: z.Name, Name: name, Type: qtype, Limit: "ServerNames"}
