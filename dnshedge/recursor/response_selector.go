@@ -51,7 +51,8 @@ func (s *responseSelector) checkResponse(m *dns.Msg, from netip.AddrPort) error 
 	case r.isFallback:
 		p := s.fallback.Load()
 		if p != nil && r.agreesWith(p) {
-			s.selected = p
+			same := *p // a search for servers may still read the fallback, and the caller may change the response
+			s.selected = &same
 			return nil
 		}
 		if p == nil || r.fallbackRank() > p.fallbackRank() {
@@ -131,16 +132,15 @@ func (s *responseSelector) storeFallback(r *parsedResponse) {
 	s.fallback.Store(r)
 }
 
-// fallbackAfter returns the fallback, which must not be nil, as the response to a question that has failed with err. If
-// some servers were not queried, its validation decides whether they must be.
+// fallbackAfter returns a copy of the fallback, which must not be nil, as the response to a question that has failed
+// with err. If some servers were not queried, its validation decides whether they must be. The caller may change the
+// copy: a search for servers may still read the fallback.
 func (s *responseSelector) fallbackAfter(err error) *parsedResponse {
-	r := s.fallback.Load()
-	if !r.invalidSignatures || !errors.Is(err, nameservers.ErrEndedEarly) {
-		return r
+	r := *s.fallback.Load()
+	if errors.Is(err, nameservers.ErrEndedEarly) {
+		r.invalidSignatures = false
 	}
-	provisional := *r // other goroutines read the fallback
-	provisional.invalidSignatures = false
-	return &provisional
+	return &r
 }
 
 // dropResponses forgets the responses that s has kept, and releases the memory that was reserved for them. It must be
