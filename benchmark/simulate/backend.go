@@ -30,14 +30,14 @@ type backend struct {
 	stops          []func()
 }
 
-// newBackend starts the servers of strategy s at the listeners of at, over http or grpc. w has the model of latencies
-// and the queues; seed is for random numbers. requests counts all requests, and perEpisode those of one client.
-func newBackend(at *serverLocation, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
+// startBackend starts the servers of strategy s at location, over http or grpc. w has the model of latencies and the
+// queues; seed is for random numbers. requests counts all requests, and perEpisode those of an episode with one client.
+func startBackend(location *serverLocation, protocol string, w virtual.Simulation, s strategy, seed uint64, requests, perEpisode int) *backend {
 	b := &backend{
-		serverLocation: at, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
+		serverLocation: location, model: w.Model, attempts: make([]atomic.Int32, requests), perEpisode: perEpisode,
 		draws: sync.Pool{New: func() any { return virtual.NewRandomSource(seed) }},
 	}
-	for _, ln := range at.listeners {
+	for _, ln := range location.listeners {
 		b.startReplica(protocol, w.Queue, s, countingListener{ln, &b.acceptedConns})
 	}
 	return b

@@ -28,10 +28,10 @@ import (
 // A sendFunc sends the request with the given ID to a backend. It returns the number of the attempt that was answered.
 type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 
-// A clientConfig is the input from which a strategy makes its HTTP or gRPC client, for example a transport and a clock.
+// A clientSetup is the input from which a strategy makes its HTTP or gRPC client, for example a transport and a clock.
 // The strategy stores functions in it that close the client and count refused hedges. If the benchmark itself sends the
 // hedges, the strategy also stores options for that.
-type clientConfig struct {
+type clientSetup struct {
 	clock          func() time.Duration // is stopped while other contenders have their turn
 	rate           float64              // the true number of requests per second, for strategies that need the rate; else 0
 	serverLocation *serverLocation      // of a simulated network, in which a strategy can dial other addresses; else nil
@@ -89,7 +89,7 @@ type requestIDKey struct{}
 
 // newClient makes a client of the strategy for the server at the location at. protocol is http or grpc. It completes
 // config, from which the strategy makes the client.
-func (s strategy) newClient(protocol string, at *serverLocation, config *clientConfig) (sendFunc, error) {
+func (s strategy) newClient(protocol string, at *serverLocation, config *clientSetup) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {
 		over = s.newGRPCClient
@@ -107,7 +107,7 @@ func (s strategy) newClient(protocol string, at *serverLocation, config *clientC
 	}, nil
 }
 
-func (s strategy) newHTTPClient(at *serverLocation, config *clientConfig) (sendFunc, error) {
+func (s strategy) newHTTPClient(at *serverLocation, config *clientSetup) (sendFunc, error) {
 	config.base = &http.Transport{MaxIdleConnsPerHost: 256}
 	scheme := "http://"
 	if at.net != nil {
@@ -130,7 +130,7 @@ func (s strategy) newHTTPClient(at *serverLocation, config *clientConfig) (sendF
 	return func(ctx context.Context, id int) (int, error) { return sendGet(ctx, client, config.url, id) }, nil
 }
 
-func (s strategy) newGRPCClient(at *serverLocation, config *clientConfig) (sendFunc, error) {
+func (s strategy) newGRPCClient(at *serverLocation, config *clientSetup) (sendFunc, error) {
 	config.policy = "round_robin"
 	if at.config.randomReplica {
 		config.policy = randomPickerName
@@ -222,7 +222,7 @@ func (p randomPicker) Pick(info balancer.PickInfo) (balancer.PickResult, error) 
 }
 
 // A raceOperation is a function that package race can run several times at once, as the attempts of one request. Its
-// results need not be closed.
+// result is a number, which need not be closed.
 type raceOperation func(context.Context) (int, error)
 
 func (f raceOperation) Attempt(a *race.Attempt, _ int) (int, error) { return f(a) }

@@ -24,7 +24,7 @@ type contender struct {
 	seed       uint64
 	hidden     bool // runs only because the best static delays are computed from its calls
 
-	config  clientConfig
+	config  clientSetup
 	backend *backend // from open to close
 	request sendFunc
 
@@ -45,7 +45,7 @@ func newContender(s strategy, protocol string, run scenarioRun, w virtual.Simula
 		strategy: s, protocol: protocol, network: run.scenario.network, fake: run.fake, simulation: s.withLimiters(w), seed: run.seed,
 		calls: make([]latency.Call, requests),
 	}
-	c.config = clientConfig{clock: c.watch.read, sent: &attemptCounter{attempts: make([]atomic.Int32, requests)}}
+	c.config = clientSetup{clock: c.watch.read, sent: &attemptCounter{attempts: make([]atomic.Int32, requests)}}
 	if s.needsRate {
 		c.config.rate = rate
 	}
@@ -76,7 +76,7 @@ func (c *contender) startEpisode() error {
 	if err != nil {
 		return err
 	}
-	c.backend = newBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerEpisode())
+	c.backend = startBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerEpisode())
 	c.config.refused, c.config.closeClient = func() int { return 0 }, func() {}
 	if c.network != nil {
 		c.config.serverLocation = at
@@ -104,8 +104,8 @@ func (c *contender) endEpisode() {
 	c.backend = nil
 }
 
-// sendRound sends the next n requests of the contender. If its client has sent all requests that it may send, a new
-// client and server continue. arrivals has the random times between requests in an open loop.
+// sendRound sends the next n requests of the contender, when it has its turn. A new client and server continue when an
+// episode has all its requests. arrivals has the random times between requests in an open loop.
 func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.RandomSource) error {
 	runtime.GC() // each contender pays for its own garbage
 	to := min(c.done+n, len(c.calls))

@@ -61,8 +61,8 @@ func updateDocuments(files []string, fill func(documentTable) (renderedTable, er
 	return nil
 }
 
-// readDocument returns the text of a document. It returns an error if the document has no table, if the name of a table
-// is unknown, or if one of the comments around a table is missing.
+// readDocument returns the text of a Markdown file with tables, between comments, that this program measures. It
+// returns an error if there is no table, if the name of a table is unknown, or if a comment is missing.
 func readDocument(file string) (string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/virtual"
 )
 
-// A loopbackEngine is the engine http or grpc of simulate, named by its value. It sends real requests over loopback sockets,
-// with the real libraries. The server answers after the latency of the scenario, and stops when the request is cancelled.
+// A loopbackEngine is the engine http or grpc of simulate; its string value is the name. It sends real requests with
+// the real libraries. The server answers after the latency of the scenario, and stops when the request is cancelled.
 //
-// The strategies take turns in ten rounds, so that a disturbance of the machine affects all of them. CPU time is that of
-// client and server together.
+// The strategies take turns in ten rounds, so that a disturbance of the machine affects all of them. CPU time is that
+// of client and server together.
 //
-// A scenario with a simulated network runs over that network in memory, for half a minute at most.
+// Requests go over loopback sockets, or over the simulated network of a scenario, in memory, for half a minute at most.
 type loopbackEngine string
 
 func init() {
@@ -31,7 +31,7 @@ func (l loopbackEngine) spec() engineSpec {
 	}
 }
 
-// scenarios returns the scenarios that the engine can run over sockets: their field protocols has its name.
+// scenarios returns the scenarios that the engine can run over sockets: those whose field protocols contains its name.
 func (l loopbackEngine) scenarios() []scenario {
 	return slices.DeleteFunc(append(virtualScenarios(), networkScenarios()...), func(sc scenario) bool { return !slices.Contains(sc.protocols, string(l)) })
 }
@@ -92,8 +92,8 @@ func (l loopbackEngine) runOnce(ctx context.Context, run scenarioRun, keep func(
 	return ctx.Err()
 }
 
-// neededStrategies returns the selected strategies. If one has best static delays, no hedging and this library are
-// added, from whose calls these delays are computed.
+// neededStrategies returns the selected strategies. If one of them has best static delays, it adds the two strategies
+// from whose calls these delays are computed: the one without hedging and this library.
 func (run scenarioRun) neededStrategies() []string {
 	names := run.strategies
 	if slices.ContainsFunc(names, func(n string) bool { return findStrategy(n).hasBestStaticDelays() }) {
@@ -158,8 +158,8 @@ func expectedTimePerRequest(w virtual.Simulation) time.Duration {
 	return sum / time.Duration(len(calls)*w.Workers)
 }
 
-// measureSocketRequestRate returns the number of requests per second in w, which some strategies must be given, or 0 if
-// the run has none of them. In a closed loop it sends requests, as measureVirtualRequestRate does in virtual time.
+// measureSocketRequestRate returns the number of requests per second in w for strategies that need it, or 0 if run has
+// none of them. In a closed loop it depends on the latencies, so the function sends requests to measure it.
 func (l loopbackEngine) measureSocketRequestRate(ctx context.Context, run scenarioRun, w virtual.Simulation) (float64, error) {
 	i := slices.IndexFunc(run.strategies, func(n string) bool { return findStrategy(n).needsRate })
 	if i < 0 {
@@ -251,8 +251,8 @@ func (t *roundRunner) runRounds(ctx context.Context) (err error) {
 	return err
 }
 
-// bestStaticDelays returns the delays, one for each hedge of s, that would have minimized a latency quantile of the
-// calls without hedging so far. They cost no more hedges per request than this library has sent.
+// bestStaticDelays returns the delays, one for each hedge of s, that in hindsight minimize the minimizedQuantile of the
+// calls without hedging so far. They cost at most as many hedges per request as this library has sent.
 func (t *roundRunner) bestStaticDelays(s strategy) []time.Duration {
 	var took []time.Duration
 	var extra float64

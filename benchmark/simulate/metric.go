@@ -51,7 +51,7 @@ var metrics = []metric{
 	{name: "sent_per_request", field: func(r *row) any { return r.Sent }, title: "sent", position: 11, format: "%.2f"},
 }
 
-// registerMetrics adds metrics that only one engine measures. In JSON they follow all other metrics, ordered by position.
+// registerMetrics adds metrics of a single engine. In JSON they follow all other metrics, in the order of the columns.
 func registerMetrics(own ...metric) {
 	metrics = append(metrics, own...)
 	slices.SortStableFunc(metrics, func(a, b metric) int { return cmp.Compare(a.engineColumnPosition(), b.engineColumnPosition()) })

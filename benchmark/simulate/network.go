@@ -70,8 +70,8 @@ const (
 )
 
 // newSimulatedLocation builds the simulated network for one client and its server, and returns the location of the
-// server. Clients are numbered by episode and use the round-trip times in turn. protocol is http or grpc. clock is the
-// time by which the server pauses.
+// server. Clients are numbered by episode and use the round-trip times in turn. protocol is http or grpc. clock returns
+// the time that determines when the server pauses.
 func (l *networkConfig) newSimulatedLocation(protocol string, episode int, clock func() time.Duration) (*serverLocation, error) {
 	hosts := []string{clientHost, detourHost, serverHost}
 	for i := 1; i < l.replicas; i++ {
@@ -124,8 +124,8 @@ func (l *networkConfig) addPauses(d netsim.Dist, clock func() time.Duration) net
 	}
 }
 
-// dialServer opens a connection to the server at addr. The first connection starts at the host client, and all later
-// ones at the host detour, so that freezeConnection stops only the first.
+// dialServer opens a connection to the server at addr over the simulated network. The first connection starts at the
+// host named "client", and all later ones at the host "detour", so that freezeConnection stops only the first.
 func (s *serverLocation) dialServer(ctx context.Context, network, addr string) (net.Conn, error) {
 	s.mu.Lock()
 	first := !s.dialled

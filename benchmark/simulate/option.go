@@ -111,8 +111,8 @@ func (o *options) setEngine(name string, fs *flag.FlagSet) error {
 	return nil
 }
 
-// setScenarios selects scenarios by the value of the flag -scenario: comma-separated names, long for the scenarios that
-// take minutes, or all for the others. If it is empty, it selects the first scenario of the engine.
+// setScenarios selects the scenarios in scenarioFlag, the value of -scenario: comma-separated names, "long" for those
+// that take minutes, or "all" for the others, both without excludedFromAll. Empty means the engine's first scenario.
 func (o *options) setScenarios(scenarioFlag string) error {
 	known := o.engine.spec().scenarios
 	names := append(scenarioNames(known), "all", "long")
@@ -133,8 +133,8 @@ func (o *options) setScenarios(scenarioFlag string) error {
 	return nil
 }
 
-// setStrategies selects the strategies in strategyFlag, the value of -strategy. If it is empty, a scenario runs all
-// that its engine supports. If a scenario can run none, that is an error, or with -scenario all it is mostly skipped.
+// setStrategies selects the strategies in strategyFlag, the value of -strategy. Empty means all that the engine
+// supports. A scenario that can run none is an error, or with -scenario all skipped if the engine's refusal is empty.
 func (o *options) setStrategies(strategyFlag, scenarioFlag string) error {
 	if strategyFlag == "" {
 		return nil
@@ -224,7 +224,7 @@ func printUsage(w io.Writer, fs *flag.FlagSet) {
 	printDescriptions(w)
 }
 
-// printDescriptions writes the output of the flag -list to w.
+// printDescriptions writes the names and descriptions of all strategies, engines and scenarios to w.
 func printDescriptions(w io.Writer) {
 	fmt.Fprint(w, "Strategies:\n")
 	for _, s := range strategies {

@@ -9,7 +9,7 @@ import (
 
 // drawLatencies draws the latencies by percentile in the results f of one scenario, with a labelled line for each
 // strategy in the style of the strategy. The line of this library is on top. It returns nil if no line has two points.
-func drawLatencies(f scenarioResults, styles lineStyles) *canvas {
+func drawLatencies(f scenarioResults, styles lineStyles) *chart {
 	low, high, right := math.Inf(1), math.Inf(-1), 0.0
 	var drawn []strategyResult
 	for _, r := range f.results {
@@ -25,7 +25,7 @@ func drawLatencies(f scenarioResults, styles lineStyles) *canvas {
 	if len(drawn) == 0 {
 		return nil
 	}
-	d := &canvas{title: "Latency by percentile: " + f.scenario.name, x: newPercentileAxis(right), y: newLogarithmicAxis(low/1.1, high*1.1)}
+	d := &chart{title: "Latency by percentile: " + f.scenario.name, x: newPercentileAxis(right), y: newLogarithmicAxis(low/1.1, high*1.1)}
 	d.addText("quiet", 28, plotTop-20, "milliseconds")
 	d.drawAxes("percentile of requests")
 	for _, isOnTop := range []bool{false, true} {
@@ -66,7 +66,7 @@ func drawReadmeChart(f engineResults) []byte {
 			}
 		}
 	}
-	d := &canvas{
+	d := &chart{
 		title: pictureTitle, description: strings.Join(described, "; ") + ".",
 		x: newPercentileAxis(pictureMaxX), y: newLinearAxis(math.Ceil(highest/20) * 20),
 	}
@@ -88,7 +88,7 @@ func drawReadmeChart(f engineResults) []byte {
 
 // drawTailMarkers marks p99 and p99.9 of row r in a chart, with the values above the marks, or to the left of the marks
 // if left is set. class is the CSS class of the strategy's line.
-func (c *canvas) drawTailMarkers(class string, r row, left bool) {
+func (c *chart) drawTailMarkers(class string, r row, left bool) {
 	for _, p := range []point{{100, r.P99}, {1000, r.P999}} {
 		x, y := c.toPixel(p)
 		c.addElement(`<circle class="dot %s" cx="%.1f" cy="%.1f" r="5"/>`, class, x, y)

@@ -51,7 +51,7 @@ func TestChartLabelsEveryStrategy(t *testing.T) {
 	drawn := parseSVG(t, drawLatencies(f, newLineStyles(f.strategies())).renderSVG(""))
 	assert.ElementsMatch(t, f.strategies(), texts(elementsOfClass(drawn, "label")))
 	for _, e := range drawn {
-		assert.LessOrEqual(t, e.Y, canvasHeight-10, e.Text)
+		assert.LessOrEqual(t, e.Y, chartHeight-10, e.Text)
 	}
 }
 

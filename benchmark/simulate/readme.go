@@ -13,7 +13,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// A documentMeasurer runs the commands of the tables in documents. Tables with the same arguments share one run.
+// A documentMeasurer makes the measurements for tables in documents. Tables with the same arguments share one run.
 type documentMeasurer struct {
 	ctx           context.Context
 	progress      *progressDisplay

@@ -24,7 +24,7 @@ func TestManyClientsDoNotOverwhelmABusyServer(t *testing.T) {
 	for seed := range uint64(5) { // such waves differ much between seeds
 		run := func(name string) row {
 			w := sc.adjustedSimulation(trafficFlags{requests: 400_000})
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, findStrategy(name).virtual(virtualConfig{ctx: t.Context(), simulation: w, seed: 1 + seed}), nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1 + seed, calls: w.Run(t.Context(), 1+seed, findStrategy(name).virtual(policyConfig{ctx: t.Context(), simulation: w, seed: 1 + seed}), nil)}
 			return tr.newRow("", func(latency.Call) bool { return true })
 		}
 		none, hedge := run(baselineStrategy), run(libraryStrategy)
@@ -68,7 +68,7 @@ func TestAnyShareOfPushBackUpToOnePercentCostsNothing(t *testing.T) {
 		for _, share := range []float64{0, 0.0001, 0.001, 0.01} {
 			w := sc.simulation
 			w.Rate, w.PushbackShare, w.Requests = rate, share, 100_000
-			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, findStrategy(libraryStrategy).virtual(virtualConfig{ctx: t.Context(), simulation: w, seed: 1}), nil)}
+			tr := trial{engine: "virtual", scenario: &sc, seed: 1, calls: w.Run(t.Context(), 1, findStrategy(libraryStrategy).virtual(policyConfig{ctx: t.Context(), simulation: w, seed: 1}), nil)}
 			p99 := tr.newRow("", func(latency.Call) bool { return true }).P99
 			if share == 0 {
 				calm = p99

@@ -25,17 +25,17 @@ type strategy struct {
 
 	// Functions that make clients over HTTP and gRPC, and policies in virtual time; nil: not supported. Other engines find
 	// their strategies by name.
-	http    func(*clientConfig) (http.RoundTripper, error)
-	grpc    func(*clientConfig) ([]grpc.UnaryClientInterceptor, error)
-	virtual func(virtualConfig) func() virtual.Policy
+	http    func(*clientSetup) (http.RoundTripper, error)
+	grpc    func(*clientSetup) ([]grpc.UnaryClientInterceptor, error)
+	virtual func(policyConfig) func() virtual.Policy
 
 	limited          bool // every server with a queue has a Limiter; for servers with queues only
 	needsRate        bool // the client is given the true request rate
 	bestStaticHedges int  // hedges per call after the best static delays; 0: for other strategies
 }
 
-// A virtualConfig is the input from which a strategy makes its policy for a run in virtual time.
-type virtualConfig struct {
+// A policyConfig is the input from which a strategy makes its policy for a run in virtual time.
+type policyConfig struct {
 	ctx        context.Context
 	simulation virtual.Simulation
 	seed       uint64

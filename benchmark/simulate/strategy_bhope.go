@@ -17,7 +17,7 @@ func init() {
 		strategy{
 			name: "bhope", rank: 60, title: "bhope/hedge (defaults)", description: "the policy of bhope/hedge with its defaults, written anew from its description",
 			http: newBhopeTransport, grpc: newBhopeInterceptors,
-			virtual: func(s virtualConfig) func() virtual.Policy {
+			virtual: func(s policyConfig) func() virtual.Policy {
 				rate := cmp.Or(s.estimate, bhope.DefaultRPS)
 				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
@@ -25,7 +25,7 @@ func init() {
 		strategy{
 			name: "bhope-tuned", rank: 70, title: "bhope/hedge (tuned)", description: "the policy of bhope/hedge, given the true request rate", needsRate: true,
 			http: newBhopeTransport, grpc: newBhopeInterceptors,
-			virtual: func(s virtualConfig) func() virtual.Policy {
+			virtual: func(s policyConfig) func() virtual.Policy {
 				rate := measureVirtualRequestRate(s.ctx, s.simulation, s.seed)
 				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
@@ -33,17 +33,17 @@ func init() {
 	)
 }
 
-func newBhopeTransport(s *clientConfig) (http.RoundTripper, error) {
+func newBhopeTransport(s *clientSetup) (http.RoundTripper, error) {
 	return &bhope.RoundTripper{Policy: newBhopePolicy(s), Clock: s.clock, Next: s.countingTransport}, nil
 }
 
-func newBhopeInterceptors(s *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
+func newBhopeInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	return []grpc.UnaryClientInterceptor{bhope.UnaryClientInterceptor(newBhopePolicy(s), s.clock)}, nil
 }
 
 // newBhopePolicy returns the policy of github.com/bhope/hedge, whose budget is a share of the request rate that it is
 // given. That rate is s.rate, or the policy's default if s.rate is 0.
-func newBhopePolicy(s *clientConfig) *bhope.Policy {
+func newBhopePolicy(s *clientSetup) *bhope.Policy {
 	p := bhope.New(cmp.Or(s.rate, bhope.DefaultRPS))
 	s.refused = p.DeniedHedges
 	return p

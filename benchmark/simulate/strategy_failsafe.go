@@ -19,21 +19,21 @@ func init() {
 	registerStrategies(strategy{
 		name: "failsafe-quantile", rank: 50, title: "failsafe-go (quantile)", description: "failsafe-go: one hedge after its moving 0.90 quantile, at most 20 % of what is in flight",
 		virtualModel: "a model of failsafe-go 0.9.8",
-		http: func(s *clientConfig) (http.RoundTripper, error) {
+		http: func(s *clientSetup) (http.RoundTripper, error) {
 			return failsafehttp.NewRoundTripper(s.countingTransport, newFailsafePolicy[*http.Response](s)), nil
 		},
-		grpc: func(s *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
+		grpc: func(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 			return []grpc.UnaryClientInterceptor{failsafegrpc.NewUnaryClientInterceptor(newFailsafePolicy[*wrapperspb.Int64Value](s))}, nil
 		},
-		virtual: func(virtualConfig) func() virtual.Policy {
+		virtual: func(policyConfig) func() virtual.Policy {
 			return func() virtual.Policy { return new(virtual.FailsafePolicy) }
 		},
 	})
 }
 
-// newFailsafePolicy returns the hedge policy of failsafe-go for responses of type R. It sets s.refused to a count of
-// the hedges that the policy's budget refuses.
-func newFailsafePolicy[R any](s *clientConfig) hedgepolicy.HedgePolicy[R] {
+// newFailsafePolicy returns the hedge policy of failsafe-go for responses of type R. It sets s.refused to a function
+// that returns how many hedges the policy's budget has refused.
+func newFailsafePolicy[R any](s *clientSetup) hedgepolicy.HedgePolicy[R] {
 	var refused atomic.Int64
 	s.refused = func() int { return int(refused.Load()) }
 	limit := budget.NewBuilder().OnBudgetExceeded(func(budget.ExceededEvent) { refused.Add(1) }).Build()

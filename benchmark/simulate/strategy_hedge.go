@@ -13,33 +13,34 @@ import (
 
 // A libraryClientFactory makes clients of this library. Its fields are the options that differ from the defaults.
 type libraryClientFactory struct {
-	maxHedges int                                    // 0: the default
-	options   func(*clientConfig) []hedge.HTTPOption // further options over HTTP; nil: none
-	warm      bool                                   // Transport.Warm before the first request
-	ownConn   bool                                   // WithHedgeConn
-	elsewhere bool                                   // gRPC's policy hedge_elsewhere
-	audit     bool                                   // WithAudit
+	maxHedges int                                   // 0: the default
+	options   func(*clientSetup) []hedge.HTTPOption // further options over HTTP; nil: none
+	warm      bool                                  // Transport.Warm before the first request
+	ownConn   bool                                  // WithHedgeConn
+	elsewhere bool                                  // gRPC's policy hedge_elsewhere
+	audit     bool                                  // WithAudit
 }
 
 func init() {
 	registerStrategies(
-		libraryClientFactory{}.newStrategy(strategy{name: libraryStrategy, rank: 100, title: "hedge (no option set)", description: "this library, no option set"}),
-		libraryClientFactory{}.newStrategy(strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}),
-		libraryClientFactory{maxHedges: 1}.newStrategy(strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}),
+		libraryClientFactory{}.completeStrategy(strategy{name: libraryStrategy, rank: 100, title: "hedge (no option set)", description: "this library, no option set"}),
+		libraryClientFactory{}.completeStrategy(strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}),
+		libraryClientFactory{maxHedges: 1}.completeStrategy(strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}),
 	)
 	registerStrategies(libraryVariants()...)
 }
 
-// newStrategy returns s with functions that make the factory's clients over HTTP and gRPC, and policies in virtual time.
-func (l libraryClientFactory) newStrategy(s strategy) strategy {
+// completeStrategy returns s with the factory's functions: for clients over HTTP and gRPC, and policies in virtual
+// time.
+func (l libraryClientFactory) completeStrategy(s strategy) strategy {
 	s.http, s.grpc, s.virtual = l.newTransport, l.newInterceptors, l.newPolicyConstructor
 	return s
 }
 
 // libraryVariants returns strategies of this library with further options, each only in scenarios where they matter.
 func libraryVariants() []strategy {
-	some := func(options ...hedge.HTTPOption) func(*clientConfig) []hedge.HTTPOption {
-		return func(*clientConfig) []hedge.HTTPOption { return options }
+	some := func(options ...hedge.HTTPOption) func(*clientSetup) []hedge.HTTPOption {
+		return func(*clientSetup) []hedge.HTTPOption { return options }
 	}
 	return []strategy{{
 		name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, description: "this library with WithFirstByte",
@@ -62,18 +63,18 @@ func libraryVariants() []strategy {
 		http: libraryClientFactory{warm: true}.newTransport,
 	}, {
 		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), description: "this library with WithReplicas",
-		http: libraryClientFactory{options: func(s *clientConfig) []hedge.HTTPOption {
+		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation)}
 		}}.newTransport,
 	}, {
 		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, description: "the same with a burst of ten seconds, for pauses",
-		http: libraryClientFactory{options: func(s *clientConfig) []hedge.HTTPOption {
+		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation), hedge.WithBurst(10 * sec)}
 		}}.newTransport,
 	}}
 }
 
-func (l libraryClientFactory) newTransport(s *clientConfig) (http.RoundTripper, error) {
+func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	next := s.countingTransport
 	if s.serverLocation != nil {
 		next = s.replicaTransport // the library must see the *http.Transport to use all of its features
@@ -98,7 +99,7 @@ func (l libraryClientFactory) newTransport(s *clientConfig) (http.RoundTripper, 
 	return t, nil
 }
 
-func (l libraryClientFactory) newInterceptors(s *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
+func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
 		s.policy = "hedge_elsewhere"
@@ -117,7 +118,7 @@ func (l libraryClientFactory) newInterceptors(s *clientConfig) ([]grpc.UnaryClie
 }
 
 // newPolicyConstructor returns a function that makes this library's policy for each simulated client in virtual time.
-func (l libraryClientFactory) newPolicyConstructor(s virtualConfig) func() virtual.Policy {
+func (l libraryClientFactory) newPolicyConstructor(s policyConfig) func() virtual.Policy {
 	config := defaultHedgingConfig()
 	if l.maxHedges > 0 {
 		config.MaxHedges = l.maxHedges
@@ -129,7 +130,7 @@ func (l libraryClientFactory) newPolicyConstructor(s virtualConfig) func() virtu
 	return func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 }
 
-func (l libraryClientFactory) commonOptions(s *clientConfig) (opts []hedge.Option) {
+func (l libraryClientFactory) commonOptions(s *clientSetup) (opts []hedge.Option) {
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}

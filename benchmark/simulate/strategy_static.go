@@ -16,9 +16,9 @@ func init() {
 	registerStrategies(
 		strategy{
 			name: baselineStrategy, rank: 10, title: "no hedging", description: "no hedging",
-			http: func(s *clientConfig) (http.RoundTripper, error) { return s.countingTransport, nil },
-			grpc: func(*clientConfig) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
-			virtual: func(virtualConfig) func() virtual.Policy {
+			http: func(s *clientSetup) (http.RoundTripper, error) { return s.countingTransport, nil },
+			grpc: func(*clientSetup) ([]grpc.UnaryClientInterceptor, error) { return nil, nil },
+			virtual: func(policyConfig) func() virtual.Policy {
 				return func() virtual.Policy { return virtual.StaticDelays{} }
 			},
 		},
@@ -31,14 +31,14 @@ func init() {
 // hedgedhttp has no gRPC client, so over gRPC this library races attempts after the same delay.
 func newHedgedhttpStrategy(delay time.Duration, s strategy) strategy {
 	s.virtualModel, s.grpcModel = "a fixed delay without a budget", "the same delay on the race of this library"
-	s.http = func(config *clientConfig) (http.RoundTripper, error) {
+	s.http = func(config *clientSetup) (http.RoundTripper, error) {
 		return hedgedhttp.NewRoundTripper(delay, 2, config.countingTransport)
 	}
-	s.grpc = func(config *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
+	s.grpc = func(config *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 		config.delays, config.raceOptions = []time.Duration{delay}, new(race.Options[int])
 		return nil, nil
 	}
-	s.virtual = func(virtualConfig) func() virtual.Policy {
+	s.virtual = func(policyConfig) func() virtual.Policy {
 		return func() virtual.Policy { return virtual.StaticDelays{delay} }
 	}
 	return s
@@ -47,11 +47,11 @@ func newHedgedhttpStrategy(delay time.Duration, s strategy) strategy {
 func init() {
 	bestStatic := func(s strategy) strategy {
 		s.http = newBestStaticTransport
-		s.grpc = func(at *clientConfig) ([]grpc.UnaryClientInterceptor, error) {
+		s.grpc = func(at *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 			at.raceOptions = new(race.Options[int])
 			return nil, nil
 		}
-		s.virtual = func(at virtualConfig) func() virtual.Policy {
+		s.virtual = func(at policyConfig) func() virtual.Policy {
 			best := at.simulation.BestStaticDelays(at.seed, s.bestStaticHedges, at.extra, s.minimizedQuantile())
 			return func() virtual.Policy { return best }
 		}
@@ -63,7 +63,7 @@ func init() {
 	)
 }
 
-// minimizedQuantile returns the latency quantile that the strategy's delays, computed in hindsight, make as low as possible.
+// minimizedQuantile returns the latency quantile that best static delays minimize: 0.99 with one hedge, 0.999 with two.
 func (s strategy) minimizedQuantile() float64 {
 	if s.bestStaticHedges == 1 {
 		return 0.99
@@ -73,7 +73,7 @@ func (s strategy) minimizedQuantile() float64 {
 
 // newBestStaticTransport returns the HTTP transport of strategies whose constant delays are the best in hindsight. Losing
 // attempts finish, as they do with the transport of this library over HTTP/1.1, so that their connections stay open.
-func newBestStaticTransport(s *clientConfig) (http.RoundTripper, error) {
+func newBestStaticTransport(s *clientSetup) (http.RoundTripper, error) {
 	s.raceOptions = &race.Options[int]{Async: true, LoserPolicy: &lingerPolicy{losers: loser.List{Max: 512}}}
 	return s.countingTransport, nil
 }

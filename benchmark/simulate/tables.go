@@ -223,8 +223,8 @@ var documentColumns = map[string]func(row) string{
 	},
 }
 
-// newColumnRenderer returns a function for documentTable.render: a Markdown table with a row for each strategy in each
-// scenario. titles are the titles of its columns, keys of documentColumns.
+// newColumnRenderer returns a function for documentTable.render, which formats results as a Markdown table with a row
+// for each strategy in each scenario. titles are the titles of its columns, keys of documentColumns.
 func newColumnRenderer(titles ...string) func(engineResults) string {
 	return func(f engineResults) string {
 		table := textTable{titles: []string{"ms", ""}}

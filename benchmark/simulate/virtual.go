@@ -41,13 +41,13 @@ func (s strategy) withLimiters(w virtual.Simulation) virtual.Simulation {
 	return w
 }
 
-// runOnce simulates several strategies at a time, which does not affect their virtual time. Strategies with best static
-// delays come last, because these delays depend on the hedges of this library.
+// runOnce simulates the strategies of run, several at a time, and passes their trials to keep. Strategies with best
+// static delays come last, because these delays depend on the hedges of this library.
 func (virtualEngine) runOnce(ctx context.Context, run scenarioRun, keep func(trial)) error {
 	simulation := run.scenario.adjustedSimulation(run.size)
 	var extra float64 // hedges per request that this library has sent
 	simulate := func(s strategy, progress func(int)) []latency.Call {
-		at := virtualConfig{ctx: ctx, simulation: simulation, seed: run.seed, estimate: run.scenario.rateEstimateFactor * simulation.ClientRate()}
+		at := policyConfig{ctx: ctx, simulation: simulation, seed: run.seed, estimate: run.scenario.rateEstimateFactor * simulation.ClientRate()}
 		if s.hasBestStaticDelays() {
 			at.extra = extra
 		}

@@ -42,7 +42,7 @@ func texts(all []element) (texts []string) {
 
 func TestCanvasLeavesOutTicksWhoseLabelsWouldOverlap(t *testing.T) {
 	for _, high := range []float64{60, 600, 6000, 1e7} {
-		c := canvas{x: newPercentileAxis(high), y: axis{high: 1}}
+		c := chart{x: newPercentileAxis(high), y: axis{high: 1}}
 		c.drawAxes("")
 		labels := elementsOfClass(parseSVG(t, c.renderSVG("")), "middle")
 		labels = labels[:len(labels)-1] // the title of the axis
@@ -69,9 +69,9 @@ func TestSeparatePositions(t *testing.T) {
 	}
 }
 
-// A canvas with three lines that end at the same point, and one below.
+// A chart with three lines that end at the same point, and one below.
 func TestLabelsOfLinesDoNotOverlap(t *testing.T) {
-	c := canvas{x: newLinearAxis(10), y: newLinearAxis(10)}
+	c := chart{x: newLinearAxis(10), y: newLinearAxis(10)}
 	styles := newLineStyles([]string{"none", "hedgedhttp-10ms", "failsafe-quantile", "hedge"})
 	for i, style := range styles {
 		end := 7.0

@@ -12,17 +12,17 @@ import (
 
 // The geometry of every drawing, in pixels.
 const (
-	canvasWidth, canvasHeight = 840.0, 432.0
-	plotLeft, plotRight       = 70.0, 604.0
-	plotTop, plotBottom       = 104.0, 376.0
-	labelLeft                 = plotRight + 24 // of the labels of lines
-	labelLineHeight           = 17.0
-	minTickDistance           = 36.0 // between labels of the horizontal axis
+	chartWidth, chartHeight = 840.0, 432.0
+	plotLeft, plotRight     = 70.0, 604.0
+	plotTop, plotBottom     = 104.0, 376.0
+	labelLeft               = plotRight + 24 // of the labels of lines
+	labelLineHeight         = 17.0
+	minTickDistance         = 36.0 // between labels of the horizontal axis
 )
 
-// A canvas is a chart drawn as SVG: lines between two axes, with a label beside the end of each line. Elements have CSS
+// A chart is drawn as SVG: lines between two axes, with a label beside the end of each line. Elements have CSS
 // classes, to which newStyleSheet assigns colours.
-type canvas struct {
+type chart struct {
 	title, description string // the description is for readers who cannot see the drawing
 	x, y               axis
 	labels             []lineLabel
@@ -36,19 +36,19 @@ type lineLabel struct {
 	texts []string // one per row; the first has the colour of the line
 }
 
-func (c *canvas) toPixel(p point) (x, y float64) {
+func (c *chart) toPixel(p point) (x, y float64) {
 	return plotLeft + (plotRight-plotLeft)*c.x.toFraction(p.X), plotBottom - (plotBottom-plotTop)*c.y.toFraction(p.Y)
 }
 
-func (c *canvas) addElement(format string, args ...any) { fmt.Fprintf(&c.body, format+"\n", args...) }
+func (c *chart) addElement(format string, args ...any) { fmt.Fprintf(&c.body, format+"\n", args...) }
 
-func (c *canvas) addText(class string, x, y float64, text string) {
+func (c *chart) addText(class string, x, y float64, text string) {
 	c.addElement(`<text class="%s" x="%.1f" y="%.1f">%s</text>`, class, x, y, html.EscapeString(text))
 }
 
 // drawAxes draws the grid, the labels of the ticks, and the title of the horizontal axis. It leaves out ticks of the
 // horizontal axis whose labels would overlap.
-func (c *canvas) drawAxes(xTitle string) {
+func (c *chart) drawAxes(xTitle string) {
 	for _, t := range c.y.ticks {
 		_, y := c.toPixel(point{c.x.low, t.value})
 		c.addElement(`<path class="grid" d="M%g %.1fH%g"/>`, plotLeft, y, plotRight)
@@ -68,7 +68,7 @@ func (c *canvas) drawAxes(xTitle string) {
 }
 
 // drawLine draws a line through the points in the range of the horizontal axis. texts are the rows of the line's label.
-func (c *canvas) drawLine(style lineStyle, points []point, texts ...string) {
+func (c *chart) drawLine(style lineStyle, points []point, texts ...string) {
 	var path strings.Builder
 	label, command := lineLabel{class: style.class, texts: texts}, "M"
 	for _, p := range points {
@@ -85,7 +85,7 @@ func (c *canvas) drawLine(style lineStyle, points []point, texts ...string) {
 
 // drawLabels draws the labels of all lines to the right of the chart, as near to the ends of the lines as possible
 // without overlap. A thin line connects each label with its line.
-func (c *canvas) drawLabels() {
+func (c *chart) drawLabels() {
 	slices.SortStableFunc(c.labels, func(a, b lineLabel) int { return cmp.Compare(a.y, b.y) })
 	var ends []float64
 	rows := 1
@@ -135,10 +135,10 @@ func separatePositions(wanted []float64, distance, low, high float64) []float64 
 }
 
 // renderSVG returns the drawing as SVG. style is empty if the drawing is part of a page with a style sheet.
-func (c *canvas) renderSVG(style string) []byte {
+func (c *chart) renderSVG(style string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" viewBox="0 0 %[1]g %[2]g" role="img" aria-label="%s">`+"\n",
-		canvasWidth, canvasHeight, html.EscapeString(c.title))
+		chartWidth, chartHeight, html.EscapeString(c.title))
 	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString(c.title))
 	if c.description != "" {
 		fmt.Fprintf(&b, "<desc>%s</desc>\n", html.EscapeString(c.description))
@@ -146,7 +146,7 @@ func (c *canvas) renderSVG(style string) []byte {
 	if style != "" {
 		fmt.Fprintf(&b, "<style>%s</style>\n", style)
 	}
-	fmt.Fprintf(&b, `<rect class="card" x=".5" y=".5" width="%g" height="%g" rx="12"/>`+"\n", canvasWidth-1, canvasHeight-1)
+	fmt.Fprintf(&b, `<rect class="card" x=".5" y=".5" width="%g" height="%g" rx="12"/>`+"\n", chartWidth-1, chartHeight-1)
 	fmt.Fprintf(&b, `<text class="title" x="28" y="40">%s</text>`+"\n%s</svg>\n", html.EscapeString(c.title), c.body.Bytes())
 	return b.Bytes()
 }
