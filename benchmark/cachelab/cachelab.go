@@ -66,7 +66,7 @@ var Scenarios, ManyClients = lab.ScenariosOf(scenarios), lab.ScenariosOf(manyCli
 // Contenders lists the names of all contenders.
 var Contenders = append([]string{"forwarder", dnsserver.BareGo}, dnsserver.PeerNames()...)
 
-// A Row is the result of one DNS server: its calls, the time that they took together, and the memory of connections.
+// A Row is the result of one DNS server: its calls, the time for all of them, and the memory per open connection.
 type Row struct {
 	lab.Row
 	ConnectionMemory float64       // bytes of the process for each connection that stays open; 0: unknown, or there are few

@@ -153,14 +153,14 @@ func (s *server) measureRound(ctx context.Context, queries int) error {
 	if err := s.openConnections(ctx); err != nil {
 		return err
 	}
-	before, known := cputime.RunningThreads(s.process.Pid)
+	before, known := cputime.LiveThreads(s.process.Pid)
 	start, first := time.Now(), s.row.Asked
 	s.row.Asked += lab.Load{Workers: workers}.Run(ctx, queries, func(i int) {
 		s.calls.Measure(ctx, start, first+i, func() error { return s.sendQuery(s.queries[i%len(s.queries)]) })
 		s.progress(1)
 	})
 	s.row.Elapsed += time.Since(start)
-	after, stillKnown := cputime.RunningThreads(s.process.Pid)
+	after, stillKnown := cputime.LiveThreads(s.process.Pid)
 	if !known || !stillKnown {
 		return fmt.Errorf("the processor time of %s is unknown", s.name)
 	}

@@ -63,8 +63,8 @@ type client struct {
 	calls      lab.Recorder
 }
 
-// lookupName returns the n-th name that c looks up. It contains the name of c, by which servers count its queries.
-func (c *client) lookupName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
+// queryName returns the n-th name that c looks up. It contains the name of c, by which servers count its queries.
+func (c *client) queryName(n int) string { return fmt.Sprintf("n%d.%s.example.", n, c.name) }
 
 func (c *client) newRow() lab.Row {
 	calls := c.calls.SortedCalls()
@@ -176,18 +176,19 @@ func (c *client) startMiekg() (lookupFunc, error) {
 	}, nil
 }
 
-// An attemptCountKey is the context key for the number of queries of a lookup by Go's resolver, which selects the server.
-type attemptCountKey struct{}
+// A queryCountKey is the context key for the number of queries that Go's resolver has sent for a lookup. The dialer
+// selects the server by that number.
+type queryCountKey struct{}
 
 // startNetResolver starts Go's own resolver, net.Resolver. Each attempt of a lookup goes to the next server.
 func (c *client) startNetResolver() (lookupFunc, error) {
 	upstreams := c.upstreams()
 	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		n := ctx.Value(attemptCountKey{}).(*atomic.Int64).Add(1) - 1
+		n := ctx.Value(queryCountKey{}).(*atomic.Int64).Add(1) - 1
 		return c.Net.Host(c.name).DialContext(ctx, network, net.JoinHostPort(upstreams[int(n)%len(upstreams)], "53"))
 	}}
 	return func(ctx context.Context, name string) error {
-		ctx, cancel := context.WithTimeout(context.WithValue(ctx, attemptCountKey{}, new(atomic.Int64)), lookupTimeout)
+		ctx, cancel := context.WithTimeout(context.WithValue(ctx, queryCountKey{}, new(atomic.Int64)), lookupTimeout)
 		defer cancel()
 		addresses, err := r.LookupNetIP(ctx, "ip4", name)
 		if err == nil && len(addresses) != 1 {

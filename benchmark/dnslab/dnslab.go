@@ -74,14 +74,14 @@ func (l *testbed) measureInterleaved(ctx context.Context, clients []*client) {
 	lab.Load{Workers: cmp.Or(l.conf.Workers, interleavedWorkers)}.Run(ctx, l.conf.Calls, func(n int) {
 		for i := range clients {
 			c := clients[(n+i)%len(clients)]
-			c.calls.Measure(ctx, start, n, func() error { return c.lookup(ctx, c.lookupName(n)) })
+			c.calls.Measure(ctx, start, n, func() error { return c.lookup(ctx, c.queryName(n)) })
 		}
 		l.conf.AddProgress(len(clients))
 	})
 }
 
-// startServers starts both DNS servers with the links of scenario sc, and writes their certificate to a file that
-// forwarders trust.
+// startServers starts the testbed's two DNS servers with the links of scenario sc, and writes their certificate to a
+// file that forwarders trust.
 func (l *testbed) startServers(sc scenario) error {
 	for _, name := range Contenders {
 		l.received[name] = new(atomic.Int64)

@@ -36,7 +36,7 @@ func (c *client) startForwarder() (lookupFunc, error) {
 		err = dnsserver.Retry(10*time.Second, func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			return lookup(ctx, c.lookupName(-1))
+			return lookup(ctx, c.queryName(-1))
 		})
 	}
 	return lookup, err

@@ -28,8 +28,8 @@ const (
 	CallTimeout  = 2 * time.Second // of a call; a failed call counts with this latency
 )
 
-// A Row is the result of one client. Its calls are in the order in which they arrived. Tokens is the number of tokens
-// that hedges took from the hedge budget.
+// A Row is the result of one client, a row of the table. Its calls are in the order in which they arrived. Tokens is
+// the number of tokens that hedges took from the hedge budget.
 type Row struct {
 	lab.Row
 	Tokens int // cost of the hedges

@@ -38,8 +38,8 @@ func (r *resolver) startGoResolver() (resolveFunc, error) {
 	}, err
 }
 
-// lookUpByGo looks up a name with r, Go's own resolver: IPv4 addresses if qtype is A, and otherwise TXT records.
-func lookUpByGo(ctx context.Context, r *net.Resolver, name string, qtype uint16) (outcome, error) {
+// lookupWithGo looks up a name with r, Go's own resolver: IPv4 addresses if qtype is A, and otherwise TXT records.
+func lookupWithGo(ctx context.Context, r *net.Resolver, name string, qtype uint16) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	n, err := 0, error(nil)
@@ -106,7 +106,7 @@ func (r *resolver) startGoResolverInProcess() resolveFunc {
 		if err != nil {
 			return noRecords, err
 		}
-		return lookUpByGo(context.WithValue(ctx, goLookupKey{}, &goLookupState{servers: servers}), goResolver, q.name, q.qtype)
+		return lookupWithGo(context.WithValue(ctx, goLookupKey{}, &goLookupState{servers: servers}), goResolver, q.name, q.qtype)
 	}
 }
 
@@ -131,7 +131,7 @@ func serveGoResolver(struct{}) error {
 		name, qtype := q.Question[0].Name, q.Question[0].Qtype
 		header := dns.RR_Header{Name: name, Rrtype: qtype, Class: dns.ClassINET}
 		m := new(dns.Msg).SetReply(q)
-		switch res, _ := lookUpByGo(context.Background(), r, name, qtype); {
+		switch res, _ := lookupWithGo(context.Background(), r, name, qtype); {
 		case res == nameDenied:
 			m.Rcode = dns.RcodeNameError
 		case res == noRecords:

@@ -128,11 +128,11 @@ func switchToServer(host string) func(*testbed) error {
 func addressQuery(i int) query { return query{name: fmt.Sprintf("n%d.example.", i), qtype: dns.TypeA} }
 
 // modifyEveryNth returns a function that generates the i-th query of a run: for an address of a name of its own. The
-// function change modifies each query for which i modulo period is rest.
-func modifyEveryNth(period, rest int, change func(i int, q *query)) func(i int) query {
+// function change modifies each query for which i modulo period is remainder.
+func modifyEveryNth(period, remainder int, change func(i int, q *query)) func(i int) query {
 	return func(i int) query {
 		q := addressQuery(i)
-		if i%period == rest {
+		if i%period == remainder {
 			change(i, &q)
 		}
 		return q

@@ -8,7 +8,7 @@ import (
 	"github.com/gohedge/hedge/benchmark/internal/dnsserver"
 )
 
-// startUnbound starts unbound as a forwarder with room for all queries of a run at once. It also sends late answers.
+// startUnbound starts unbound as a forwarder, set to accept all queries of a run at once and to answer however late.
 func (r *resolver) startUnbound() (resolveFunc, error) {
 	if r.conf.Memory {
 		return nil, fmt.Errorf("no processes on a network in memory: %w", exec.ErrNotFound)

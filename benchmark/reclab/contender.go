@@ -17,18 +17,18 @@ var contenders = []lab.Contender[environment, *resolver]{
 	{Name: "hedge", Start: newLibraryStarter(recursor.Hedge{})},
 	{Name: "hedge-off", Start: newLibraryStarter(recursor.Hedge{Off: true})},
 	{Name: "hedge-novalidate", Start: newLibraryStarter(recursor.Hedge{})},
-	{Name: "unbound", Start: newProgramStarter(configureUnbound(unboundIteratorModule))},
-	{Name: "unbound-validate", Start: newProgramStarter(configureUnbound(unboundValidatorModule))},
-	{Name: "named", Start: newProgramStarter(configureNamed("dnssec-validation no;", false))},
-	{Name: "named-validate", Start: newProgramStarter(configureNamed("dnssec-validation yes;", true))},
-	{Name: "pdns", Start: newProgramStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	{Name: "unbound", Start: newPeerStarter(configureUnbound(unboundIteratorModule))},
+	{Name: "unbound-validate", Start: newPeerStarter(configureUnbound(unboundValidatorModule))},
+	{Name: "named", Start: newPeerStarter(configureNamed("dnssec-validation no;", false))},
+	{Name: "named-validate", Start: newPeerStarter(configureNamed("dnssec-validation yes;", true))},
+	{Name: "pdns", Start: newPeerStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.PowerDNSCommand(dir, "--local-port=5353", "--hint-file="+filepath.Join(dir, "hints"))
 	})},
-	{Name: "kresd", Start: newProgramStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	{Name: "kresd", Start: newPeerStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
 	})},
-	{Name: "sdns", Start: newProgramStarter(configureSDNS)},
-	{Name: "hickory", Start: newProgramStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	{Name: "sdns", Start: newPeerStarter(configureSDNS)},
+	{Name: "hickory", Start: newPeerStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		hints := filepath.Join(dir, "hints") // without allow_server, Hickory does not query reserved networks, which the servers have
 		return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", hints, ServerNetwork))
 	})},
@@ -57,8 +57,8 @@ const (
 	unboundValidatorModule = "  module-config: \"validator iterator\"\n  trust-anchor-signaling: no\n  trust-anchor-file: \"anchor\"\n"
 )
 
-// configureUnbound returns a configureFunc for unbound, which also sends late answers. module has the configuration line
-// module-config, by which unbound validates or not.
+// configureUnbound returns a configureFunc for unbound, set to send each answer, however late. By default, unbound
+// drops old queries. module is the configuration line module-config, by which unbound validates or not.
 func configureUnbound(module string) configureFunc {
 	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
 		return peers.UnboundCommand(dir, `  port: 5353

@@ -113,9 +113,9 @@ func newInternet(p internetPlan) *internet {
 	}
 	tlds := b.addTopZones()
 	providers := b.addProviders(tlds)
-	cdns := b.addCDNs()
+	cdnZones := b.addCDNs()
 	for i := range p.sites {
-		b.addSite(i, drawTLD(b.rng, tlds), providers, cdns)
+		b.addSite(i, drawTLD(b.rng, tlds), providers, cdnZones)
 	}
 	for _, s := range b.servers {
 		switch {
@@ -259,7 +259,8 @@ func (b *internetBuilder) addTopZones() []*zone {
 	return tlds
 }
 
-// drawTLD draws one of tlds, the zones below the root, by the shares of all sites that such zones have in the real DNS.
+// drawTLD returns one of tlds, the zones below the root, at random. The probabilities are the shares of all sites in
+// the real DNS: of com, of net, of all generic zones and of all country zones.
 func drawTLD(rng *rand.Rand, tlds []*zone) *zone {
 	switch x := rng.Float64(); {
 	case x < 0.46:
@@ -336,9 +337,9 @@ func (b *internetBuilder) addCDNs() []*zone {
 	return all
 }
 
-// addSite adds the i-th site, a zone below tld, with servers of its own or of a provider. Its host may be an alias of a
-// name in one of cdns.
-func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns []*zone) {
+// addSite adds the i-th site, a zone below tld, with servers of its own or of one of providers. Its host may be an
+// alias of a name in one of cdnZones, the zones of content delivery networks.
+func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdnZones []*zone) {
 	name := fmt.Sprintf("site%05d.%s", i, tld.name)
 	var servers []*server
 	switch {
@@ -370,7 +371,7 @@ func (b *internetBuilder) addSite(i int, tld *zone, providers [][]*server, cdns 
 		www = "www.eu.prod." + name
 	}
 	alias := b.rng.Float64() < 0.25
-	network, end := cdns[b.rng.IntN(len(cdns))], b.rng.IntN(500)
+	network, end := cdnZones[b.rng.IntN(len(cdnZones))], b.rng.IntN(500)
 	if !alias {
 		z.hosts[www] = b.newHost(i, 0.005)
 	} else {

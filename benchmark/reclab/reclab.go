@@ -155,7 +155,7 @@ func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questi
 	return row, err
 }
 
-// countVerdicts sets the row's calls and its counts of failures, bogus answers and wrong AD bits from its questions.
+// countVerdicts sets the row's calls from its questions, and counts failures, bogus answers and wrong AD bits.
 func (r *Row) countVerdicts() {
 	r.Calls, r.Failures, r.Bogus, r.WrongAD = nil, 0, 0, 0
 	for _, q := range r.Questions {

@@ -62,7 +62,7 @@ type resolver struct {
 	stats     func() (observe.RecursorStats, error)
 }
 
-// newResolver returns a resolver whose functions exchange, cpu and stats are still nil. The caller sets them.
+// newResolver returns a resolver for environment e, without functions. The caller sets exchange, cpu and stats.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
@@ -87,8 +87,8 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 	}
 }
 
-// newProgramStarter returns a function that starts a resolver of another project, for which configure writes the files.
-func newProgramStarter(configure configureFunc) func(environment) (*resolver, error) {
+// newPeerStarter returns a function that starts a resolver of another project, for which configure writes the files.
+func newPeerStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {
 			return nil, fmt.Errorf("no processes in memory: %w", exec.ErrNotFound)
@@ -185,7 +185,7 @@ func startResolverProcess(e environment, configure configureFunc, isLibrary bool
 		_ = cmd.Wait()
 	})
 	r.cpu = func() time.Duration {
-		used, _ := cputime.RunningThreads(cmd.Process.Pid)
+		used, _ := cputime.LiveThreads(cmd.Process.Pid)
 		return used
 	}
 	r.exchange = newNamespaceClient(space).Exchange

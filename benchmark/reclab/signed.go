@@ -114,7 +114,7 @@ func (b *internetBuilder) signZones() {
 		}
 	}
 	b.pickTargetZones(sites)
-	b.markStaleServers(rng)
+	b.markExpiredSignatures(rng)
 	// Slow computations are done before the first query.
 	signer.PrecomputeRSAKeys()
 	for _, z := range b.zones {
@@ -147,9 +147,9 @@ func (b *internetBuilder) pickTargetZones(sites []*zone) {
 	}
 }
 
-// markStaleServers draws the servers whose signatures have expired. Each zone keeps a server without faults whose
+// markExpiredSignatures draws the servers whose signatures have expired. Each zone keeps a server without faults whose
 // signatures are valid.
-func (b *internetBuilder) markStaleServers(rng *rand.Rand) {
+func (b *internetBuilder) markExpiredSignatures(rng *rand.Rand) {
 	first := make(map[*server]bool)
 	for _, z := range b.zones {
 		first[z.servers[0]] = true
@@ -236,8 +236,8 @@ func (z *zone) isDelegated(name string) bool {
 	return false
 }
 
-// generatedRecords returns the records of a name that no host lists: the DNSKEY or DS records of a signed zone. In a zone
-// with the flaw keyTrapped, it also returns an address for each missing name, because the trap needs a signed answer.
+// generatedRecords returns records that no host of zone z has: DNSKEY records of a signed zone, DS records of signed
+// child zones, and with the flaw keyTrapped addresses of missing names, because the trap needs signed answers.
 func (n *internet) generatedRecords(z *zone, name string, qtype uint16) []dns.RR {
 	if z.signed == nil {
 		return nil

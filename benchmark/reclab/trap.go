@@ -40,8 +40,8 @@ const (
 	trapKeyTag   = uint16(12345)
 )
 
-// newKeyTrapSignatures returns one invalid signature for each of keys except the first. Together with newKeyTrapKeys
-// they make a validator try many keys (KeyTrap, CVE-2023-50387). The other fields are those of template.
+// newKeyTrapSignatures returns a copy of template with an invalid signature for each of keys except the first, which
+// has signed the others. Together with newKeyTrapKeys they make a validator try many keys (KeyTrap, CVE-2023-50387).
 func newKeyTrapSignatures(template *dns.RRSIG, keys []dns.RR) (all []*dns.RRSIG) {
 	rng := rand.New(rand.NewPCG(2, 6))
 	for range len(keys) - 1 { // the first has signed the keys

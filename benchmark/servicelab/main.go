@@ -51,8 +51,8 @@ const (
 // services are the hosts that are called. The certificate of package httptest has their names.
 var services = []string{"a.example.com", "b.example.com", "c.example.com", "d.example.com"}
 
-// A clientFeatures is the set of features of the HTTP client with which a service calls four other hosts. The table of
-// results has a row for each set.
+// A clientFeatures is the set of features of the HTTP client with which a service calls four other hosts, for example
+// the resumption of TLS sessions. The table of results has a row for each set.
 type clientFeatures struct {
 	Name    string
 	Cache   bool // package names stores the addresses; false: Go's resolver looks them up for each connection
@@ -183,8 +183,8 @@ func runService(ctx context.Context, s clientFeatures) (row serviceRow, err erro
 	}, nil
 }
 
-// newClient returns the HTTP client of a service on the host client in network n, and a function that closes it. s are
-// its features. config is the TLS configuration of its connections.
+// newClient returns the HTTP client by which a service on the host named "client" of network n calls other hosts, and a
+// function that closes it. s are the features of the client. config is the TLS configuration of its connections.
 func newClient(s clientFeatures, n *netsim.Network, config *tls.Config) (*http.Client, func()) {
 	at, resolver := n.Host("client"), newGoResolver(n)
 	base := &http.Transport{TLSClientConfig: config, IdleConnTimeout: 50 * ms}

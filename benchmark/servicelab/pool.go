@@ -29,7 +29,7 @@ type lookupRow struct {
 // measureLookups measures lookups by a pool with the given number of resolver threads. 0: by a dnshedge.Client.
 var measureLookups = bubble.New("pool", runLookups)
 
-// printLookupTable measures DNS lookups by pools of resolver threads and by a dnshedge.Client, and writes a table to w.
+// printLookupTable writes a table of the latencies of DNS lookups by three thread pools and by a dnshedge.Client to w.
 func printLookupTable(ctx context.Context, w io.Writer) error {
 	fmt.Fprint(w, "\n| 100 lookups a second | p50 ms | p99 ms | longest ms | failed |\n|---|--:|--:|--:|--:|\n")
 	for _, threads := range []int{4, 16, 64, 0} {

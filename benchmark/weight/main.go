@@ -26,39 +26,40 @@ func main() {
 	}
 }
 
-// measurePrograms prints a table of the sizes of all programs. It returns an error for each number above its limit.
+// measurePrograms builds the programs, with and without this library, and prints a table of their sizes and modules. It
+// returns an error that names each figure above its limit.
 func measurePrograms() error {
-	root, err := readRootModule()
+	required, err := readRequirements()
 	if err != nil {
 		return err
 	}
-	weights := make(map[string]weight)
+	footprints := make(map[string]footprint)
 	for _, p := range programs {
-		if weights[p.title], err = measureProgram(root, p); err != nil {
+		if footprints[p.title], err = measureProgram(required, p); err != nil {
 			return fmt.Errorf("%s: %w", p.title, err)
 		}
 	}
-	over := []error{checkLimit("go.mod", "modules required", int64(root.direct), 9), checkLimit("go.mod", "modules required indirectly", int64(root.indirect), 9)}
+	over := []error{checkLimit("go.mod", "modules required", int64(required.direct), 9), checkLimit("go.mod", "modules required indirectly", int64(required.indirect), 9)}
 	for _, p := range programs {
-		w := weights[p.title]
+		w := footprints[p.title]
 		over = append(over,
-			checkLimit(p.title, "bytes more", w.bytes-weights[p.baseline].bytes, p.limit.bytes),
+			checkLimit(p.title, "bytes more", w.bytes-footprints[p.baseline].bytes, p.limit.bytes),
 			checkLimit(p.title, "modules linked", int64(w.linked), int64(p.limit.linked)),
-			checkLimit(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-weights[baselineGRPC].listed), int64(p.limit.listed)))
+			checkLimit(p.title, "modules listed, those of grpc-go not counted", int64(w.listed-footprints[baselineGRPC].listed), int64(p.limit.listed)))
 	}
-	fmt.Print(formatTable(root, weights))
+	fmt.Print(formatTable(required, footprints))
 	return errors.Join(over...)
 }
 
-// A weight is the size of a built program and the number of its modules.
-type weight struct {
+// A footprint is the size of a built program and the number of its modules.
+type footprint struct {
 	bytes  int64
 	linked int // modules in the program
 	listed int // modules that go list -m all names
 }
 
-// A limit has the largest size and numbers of modules that a program may have. 0 means no limit.
-type limit struct {
+// A footprintLimit has the largest size and the largest numbers of modules that a program may have. 0 means no limit.
+type footprintLimit struct {
 	bytes  int64 // beyond the bytes of the program to which it is compared
 	linked int
 	listed int // beyond the modules of a program with grpc-go alone
@@ -73,58 +74,58 @@ func checkLimit(owner, unit string, number, limit int64) error {
 	return nil
 }
 
-func formatTable(root rootModule, weights map[string]weight) string {
+func formatTable(required moduleRequirements, footprints map[string]footprint) string {
 	var b strings.Builder
 	b.WriteString("| program | stripped | more | modules linked | `go list -m all` |\n|---|--:|--:|--:|--:|\n")
 	for _, p := range programs {
-		w, more := weights[p.title], "–"
+		w, more := footprints[p.title], "–"
 		if p.baseline != "" {
-			more = formatMB(w.bytes - weights[p.baseline].bytes)
+			more = formatMB(w.bytes - footprints[p.baseline].bytes)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %d | %d |\n", p.title, formatMB(w.bytes), more, w.linked, w.listed)
 	}
-	fmt.Fprintf(&b, "\n`go.mod` of this module requires %d modules directly and %d indirectly.\n", root.direct, root.indirect)
+	fmt.Fprintf(&b, "\n`go.mod` of this module requires %d modules directly and %d indirectly.\n", required.direct, required.indirect)
 	fmt.Fprintf(&b, "`make weight`; %s, %s/%s, the versions in `go.mod`, without cgo.\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return b.String()
 }
 
 func formatMB(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-// A rootModule has the folder, the version of Go and the requirements of this library's module.
-type rootModule struct {
+// A moduleRequirements has the requirements, the folder and the version of Go of this library's module.
+type moduleRequirements struct {
 	dir, goVersion   string
 	direct, indirect int
 	requires         map[string]string // versions by module path, including the peers in the benchmark's go.mod
 }
 
-// readRootModule returns the requirements in the go.mod files of this library and of the benchmark.
-func readRootModule() (root rootModule, err error) {
+// readRequirements returns the requirements in the go.mod files of this library and of the benchmark.
+func readRequirements() (required moduleRequirements, err error) {
 	text, err := runGo(".", "list", "-m", "-f", "{{.Dir}}", hedgePath)
 	if err != nil {
-		return root, err
+		return required, err
 	}
-	root.dir = strings.TrimSpace(text)
-	peers, err := readModFile(filepath.Join(root.dir, "benchmark"))
+	required.dir = strings.TrimSpace(text)
+	peers, err := readModFile(filepath.Join(required.dir, "benchmark"))
 	if err != nil {
-		return root, err
+		return required, err
 	}
-	mod, err := readModFile(root.dir)
+	mod, err := readModFile(required.dir)
 	if err != nil {
-		return root, err
+		return required, err
 	}
-	root.goVersion, root.requires = mod.Go, make(map[string]string)
+	required.goVersion, required.requires = mod.Go, make(map[string]string)
 	for _, r := range peers.Require {
-		root.requires[r.Path] = r.Version
+		required.requires[r.Path] = r.Version
 	}
 	for _, r := range mod.Require {
 		if r.Indirect {
-			root.indirect++
+			required.indirect++
 		} else {
-			root.direct++
-			root.requires[r.Path] = r.Version
+			required.direct++
+			required.requires[r.Path] = r.Version
 		}
 	}
-	return root, nil
+	return required, nil
 }
 
 // A modFile has the parts of a go.mod file that this command needs.
@@ -144,8 +145,8 @@ func readModFile(dir string) (mod modFile, err error) {
 	return mod, json.Unmarshal([]byte(text), &mod)
 }
 
-// measureProgram builds program p in a temporary module, and returns its size and its numbers of modules.
-func measureProgram(root rootModule, p program) (w weight, err error) {
+// measureProgram builds program p in a temporary module, and returns its size and how many modules it links and lists.
+func measureProgram(required moduleRequirements, p program) (w footprint, err error) {
 	dir, err := os.MkdirTemp("", "weight")
 	if err != nil {
 		return w, err
@@ -153,14 +154,14 @@ func measureProgram(root rootModule, p program) (w weight, err error) {
 	defer os.RemoveAll(dir)
 	var sums []byte
 	for _, module := range []string{".", "benchmark"} {
-		text, err := os.ReadFile(filepath.Join(root.dir, module, "go.sum"))
+		text, err := os.ReadFile(filepath.Join(required.dir, module, "go.sum"))
 		if err != nil {
 			return w, err
 		}
 		sums = append(sums, text...)
 	}
-	mod := fmt.Sprintf("module example.com/user\n\ngo %s\n\nreplace %s => %q\n", root.goVersion, hedgePath, root.dir)
-	for path, version := range root.requires {
+	mod := fmt.Sprintf("module example.com/user\n\ngo %s\n\nreplace %s => %q\n", required.goVersion, hedgePath, required.dir)
+	for path, version := range required.requires {
 		if strings.Contains(p.source, path) {
 			mod += fmt.Sprintf("require %s %s\n", path, version)
 		}
@@ -191,7 +192,7 @@ func measureProgram(root rootModule, p program) (w weight, err error) {
 	if err != nil {
 		return w, err
 	}
-	return weight{bytes: built.Size(), linked: len(info.Deps), listed: strings.Count(listed, "\n")}, nil
+	return footprint{bytes: built.Size(), linked: len(info.Deps), listed: strings.Count(listed, "\n")}, nil
 }
 
 // runGo returns the output of the go command in the folder dir, without workspaces, cgo and the caller's GOFLAGS.

@@ -15,7 +15,7 @@ type program struct {
 	title    string
 	tags     string // of the build
 	baseline string // title of the program with which it is compared; empty: none
-	limit    limit
+	limit    footprintLimit
 	source   string
 }
 
@@ -23,11 +23,11 @@ var programs = []program{{
 	title: baselineHTTP, source: httpProgramSource("http.DefaultTransport"),
 }, {
 	title: "with `hedge.New`", baseline: baselineHTTP,
-	limit:  limit{linked: 9, listed: 16},
+	limit:  footprintLimit{linked: 9, listed: 16},
 	source: httpProgramSource("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
 	title: "with `hedge.New` and `-tags hedge_nogrpc`", baseline: baselineHTTP, tags: "hedge_nogrpc",
-	limit:  limit{bytes: 3_100_000, linked: 5, listed: 16},
+	limit:  footprintLimit{bytes: 3_100_000, linked: 5, listed: 16},
 	source: httpProgramSource("hedge.New(http.DefaultTransport)", hedgePath),
 }, {
 	title: "with failsafe-go", baseline: baselineHTTP,
@@ -56,7 +56,8 @@ func hedged() http.RoundTripper {
 	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
-// httpProgramSource returns the Go source of a program that gets a web page by transport, an expression that needs imports.
+// httpProgramSource returns the Go source of a measured program, which gets a web page. transport is a Go expression
+// for the HTTP transport, which needs imports.
 func httpProgramSource(transport string, imports ...string) string {
 	return formatProgramStart(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}
@@ -69,7 +70,7 @@ func httpProgramSource(transport string, imports ...string) string {
 `
 }
 
-// grpcProgram returns a program that makes a gRPC call. option is a Go expression that needs imports, or empty.
+// grpcProgram returns the Go source of a program that makes a gRPC call. option, a dial option or empty, needs imports.
 func grpcProgram(option string, imports ...string) string {
 	imports = append(imports, "context", "fmt", grpcPath, grpcPath+"/credentials/insecure", "google.golang.org/protobuf/types/known/emptypb")
 	return formatProgramStart(imports) + `
@@ -82,7 +83,7 @@ func grpcProgram(option string, imports ...string) string {
 `
 }
 
-// dnsProgram returns a program that looks up a host name. resolver is a Go expression that needs imports.
+// dnsProgram returns the Go source of a program that looks up a host name. resolver, an expression, needs imports.
 func dnsProgram(resolver string, imports ...string) string {
 	return formatProgramStart(append(imports, "context", "fmt", "net")) + `
 	var resolver *net.Resolver = ` + resolver + `
@@ -91,7 +92,7 @@ func dnsProgram(resolver string, imports ...string) string {
 `
 }
 
-// formatProgramStart returns the beginning of a program, up to the first statement of main.
+// formatProgramStart returns the beginning of the Go source of a measured program, up to the first statement of main.
 func formatProgramStart(imports []string) string {
 	text := "package main\n\n"
 	for _, path := range imports {

@@ -27,7 +27,8 @@ const (
 	budgetBurst    = 2 * time.Second
 )
 
-// A Policy decides when a request is hedged. Times are durations since a common start. It is safe for concurrent use.
+// A Policy decides when a request is hedged, by the rules of the library github.com/bhope/hedge. Times are durations
+// since a common start. It is safe for concurrent use.
 type Policy struct {
 	mu         sync.Mutex
 	hosts      map[string]*hostLatencies
@@ -61,7 +62,7 @@ type hostLatencies struct {
 func (p *Policy) StartRequest(now time.Duration, name string) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.advanceWindows(now, name)
+	h := p.currentLatencies(now, name)
 	h.requests++
 	if h.requests <= warmUpRequests || h.merged.IsEmpty() {
 		return initialDelay
@@ -98,7 +99,7 @@ func (p *Policy) DeniedHedges() int {
 func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.advanceWindows(now, name)
+	h := p.currentLatencies(now, name)
 	for _, s := range [...]*ddsketch.DDSketch{h.current, h.merged} {
 		if err := s.Add(float64(max(took, 1))); err != nil {
 			panic(err) // no duration is outside the sketch's range
@@ -106,9 +107,9 @@ func (p *Policy) RecordLatency(now time.Duration, name string, took time.Duratio
 	}
 }
 
-// advanceWindows returns the latencies of the host name. It first starts a new window of 30 seconds if the current one is
-// over. The caller holds mu.
-func (p *Policy) advanceWindows(now time.Duration, name string) *hostLatencies {
+// currentLatencies returns the latencies of the host name. If the host's current window is over, it first starts a new
+// one. The caller holds mu.
+func (p *Policy) currentLatencies(now time.Duration, name string) *hostLatencies {
 	h := p.hosts[name]
 	switch {
 	case h == nil:

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// RunningThreads returns the processor time that the running threads of the process pid have used so far. It is exact
-// to a nanosecond, and does not include threads that have ended. known is false on systems other than Linux, and if
-// there is no such process.
-func RunningThreads(pid int) (used time.Duration, known bool) {
+// LiveThreads returns the processor time that the threads of the process pid have used so far. It is exact to a
+// nanosecond, and does not include threads that have ended. known is false on systems other than Linux, and if there is
+// no such process.
+func LiveThreads(pid int) (used time.Duration, known bool) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	for _, file := range files {
 		text, err := os.ReadFile(file)

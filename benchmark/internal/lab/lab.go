@@ -114,8 +114,8 @@ func (r *Recorder) Add(c latency.Call) {
 	r.calls = append(r.calls, c)
 }
 
-// Measure calls the function call and records its start, latency and success under index, unless ctx has ended. start
-// is the start of the run.
+// Measure calls the function call and records its start, latency and success under index, unless the run's context ctx
+// has ended. start is the start of the run.
 func (r *Recorder) Measure(ctx context.Context, start time.Time, index int, call func() error) {
 	begin := time.Now()
 	err := call()

@@ -16,7 +16,7 @@ import (
 // The attempts of the simulation must not wait for each other or time out. In a closed loop, the model must not depend
 // on time.
 func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) StaticDelays {
-	r := s.newReplay(seed)
+	r := s.newRequestSample(seed)
 	costOf := func(delays ...time.Duration) float64 {
 		_, cost := r.hedgedLatencies(delays)
 		return cost
@@ -40,8 +40,8 @@ func (s Simulation) BestStaticDelays(seed uint64, hedges int, extra, q float64) 
 	return best
 }
 
-// A replay computes the latencies that the requests of a simulation would have with other hedge delays.
-type replay struct {
+// A requestSample computes the latencies that the first requests of a simulation would have with other hedge delays.
+type requestSample struct {
 	Simulation
 	random           *RandomSource
 	starts           []time.Duration // of the requests
@@ -50,14 +50,14 @@ type replay struct {
 	buffer           []time.Duration // for hedgedLatencies
 }
 
-const maxReplayRequests = 400_000
+const maxSampleRequests = 400_000
 
-// newReplay draws the arrivals and the primary latencies of the requests that a simulation with this seed begins with.
-func (s Simulation) newReplay(seed uint64) *replay {
-	p := &replay{Simulation: s, random: newEpisodeRandomSource(seed, 0)}
+// newRequestSample draws the start times and primary latencies of the first requests of a simulation with this seed.
+func (s Simulation) newRequestSample(seed uint64) *requestSample {
+	p := &requestSample{Simulation: s, random: newEpisodeRandomSource(seed, 0)}
 	r := &episodeState{Simulation: s, random: p.random}
 	var at time.Duration
-	for i := range min(s.Requests, maxReplayRequests) {
+	for i := range min(s.Requests, maxSampleRequests) {
 		if s.Workers == 0 {
 			r.issued = i
 			at += r.nextInterarrivalTime()
@@ -70,7 +70,7 @@ func (s Simulation) newReplay(seed uint64) *replay {
 }
 
 // answerTime returns the time from the start of request i to the answer of its attempt n, which starts after delay.
-func (p *replay) answerTime(i, n int, delay time.Duration) time.Duration {
+func (p *requestSample) answerTime(i, n int, delay time.Duration) time.Duration {
 	a := Attempt{Request: i, N: n, At: p.starts[i] + delay}
 	if p.Hosts > 1 {
 		a.Host = p.random.attemptRand(i, -2).IntN(p.Hosts)
@@ -80,7 +80,7 @@ func (p *replay) answerTime(i, n int, delay time.Duration) time.Duration {
 
 // hedgedLatencies returns the latencies that the requests have with the given hedge delays, in no order and only of the
 // requests that are hedged. They are valid until the next call. cost is the number of hedges per request.
-func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
+func (p *requestSample) hedgedLatencies(delays []time.Duration) (hedged []time.Duration, cost float64) {
 	p.buffer = p.buffer[:0]
 	hedges := 0
 	for i, l := range p.primaryLatencies {
@@ -101,7 +101,7 @@ func (p *replay) hedgedLatencies(delays []time.Duration) (hedged []time.Duration
 
 // latencyQuantile returns quantile q of the latencies that the requests would have with the given hedge delays. If the
 // quantile is below the first delay, it returns that delay as an upper bound.
-func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
+func (p *requestSample) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	hedged, _ := p.hedgedLatencies(delays)
 	slices.Sort(hedged)
 	others := len(p.primaryLatencies) - len(hedged)
@@ -111,12 +111,12 @@ func (p *replay) latencyQuantile(delays StaticDelays, q float64) time.Duration {
 	return delays[0]
 }
 
-// shortestDelay returns the shortest delay longer than from that costs at most extra hedges per request. cost must
-// decrease as the delay grows.
-func (p *replay) shortestDelay(from time.Duration, extra float64, cost func(time.Duration) float64) time.Duration {
+// shortestDelay returns the shortest delay from the given one on that costs at most maxCost hedges per request. cost
+// must decrease as the delay grows, to maxCost or less at the longest primary latency.
+func (p *requestSample) shortestDelay(from time.Duration, maxCost float64, cost func(time.Duration) float64) time.Duration {
 	const resolution = 1000 // steps per factor e
 	span := float64(p.longestPrimary-from) + 1
 	steps := int(math.Log(span+1) * resolution)
 	at := func(i int) time.Duration { return from + time.Duration(math.Expm1(float64(i)/resolution)) }
-	return at(sort.Search(steps, func(i int) bool { return cost(at(i)) <= extra }))
+	return at(sort.Search(steps, func(i int) bool { return cost(at(i)) <= maxCost }))
 }

@@ -100,16 +100,16 @@ func UniformLatency(t time.Duration, share float64) LatencyModel {
 
 // AddStragglers returns the model m with stragglers: a share of the attempts, chosen at random, takes factor times as long.
 func AddStragglers(m LatencyModel, share, factor float64) LatencyModel {
-	return changeShare(m, share, func(t time.Duration) time.Duration { return time.Duration(float64(t) * factor) })
+	return changeSomeLatencies(m, share, func(t time.Duration) time.Duration { return time.Duration(float64(t) * factor) })
 }
 
 // AddDelays returns the model m with a further delay for a share of the attempts, chosen at random.
 func AddDelays(m LatencyModel, share float64, delay time.Duration) LatencyModel {
-	return changeShare(m, share, func(t time.Duration) time.Duration { return t + delay })
+	return changeSomeLatencies(m, share, func(t time.Duration) time.Duration { return t + delay })
 }
 
-// changeShare returns a model that applies change to the latencies of m for a share of the attempts, chosen at random.
-func changeShare(m LatencyModel, share float64, change func(time.Duration) time.Duration) LatencyModel {
+// changeSomeLatencies returns m with change applied to the latencies of a share of the attempts, chosen at random.
+func changeSomeLatencies(m LatencyModel, share float64, change func(time.Duration) time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		t := m(d, a)
 		if d.rng.Float64() < share { // the next number of the attempt

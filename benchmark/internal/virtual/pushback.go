@@ -45,7 +45,7 @@ func (s Simulation) ClientRate() float64 {
 	return s.Rate
 }
 
-// isPushback reports whether attempt n of the call with the given index is answered by pushback, as chance decides.
+// isPushback reports whether the server answers attempt n of a call by asking for less load. Chance decides.
 func (r *episodeState) isPushback(index int32, n uint8) bool {
 	return r.PushbackShare > 0 && r.random.attemptRand(int(index), -80-int(n)).Float64() < r.PushbackShare
 }

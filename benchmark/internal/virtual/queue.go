@@ -64,7 +64,7 @@ func (q *QueueConfig) newStations() []station {
 	return all
 }
 
-// dispatchJob gives the attempt j to an idle server or to a queue. It drops a hedge that limited servers reject.
+// dispatchJob gives the attempt j to an idle server or to a queue. It drops a hedge that the servers' Limiter rejects.
 func (r *episodeState) dispatchJob(j job) {
 	s := &r.stations[0]
 	if n := len(r.stations); n > 1 {
@@ -130,8 +130,8 @@ func (r *episodeState) startNextJob(s *server) {
 	st.idle = append(st.idle, s)
 }
 
-// cancelLosers cancels all attempts of call c except the winner, if the servers react to that. Waiting attempts leave
-// their queue if Queue.Limited is set. Servers stop working on the others if Queue.Cancel is set.
+// cancelLosers cancels all attempts of call c except the winner. An attempt that waits leaves its queue if
+// Queue.Limited is set. A server stops working on its attempt if Queue.Cancel is set, and otherwise finishes it.
 func (r *episodeState) cancelLosers(c *activeCall, winner int) {
 	if r.Queue.Limited {
 		for n, st := range c.queues[:c.started] {
