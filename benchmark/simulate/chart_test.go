@@ -40,7 +40,7 @@ func texts(all []element) (texts []string) {
 	return texts
 }
 
-func TestCanvasLeavesOutTicksWhoseLabelsWouldOverlap(t *testing.T) {
+func TestChartLeavesOutTicksWhoseLabelsWouldOverlap(t *testing.T) {
 	for _, high := range []float64{60, 600, 6000, 1e7} {
 		c := chart{x: newPercentileAxis(high), y: axis{high: 1}}
 		c.drawAxes("")
