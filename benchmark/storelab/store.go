@@ -165,8 +165,8 @@ func (b *responseBody) Close() error {
 	return nil
 }
 
-// finishRequest marks the request as finished, and adds the bytes that the store has sent so far to the client's total.
-// It runs once: when the body is closed or when the request's context ends.
+// finishRequest marks the request as finished, and adds the bytes that the store has sent so far to those of the read.
+// It has an effect once: when the body is closed or when the request's context ends.
 func (b *responseBody) finishRequest() {
 	b.once.Do(func() {
 		sent, now := b.position.Load(), time.Now()
