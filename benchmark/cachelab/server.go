@@ -74,7 +74,7 @@ func (s *server) openConnections(ctx context.Context) error {
 	lab.Load{Workers: workers}.Run(ctx, s.scenario.connections, func(i int) {
 		conn, err := s.openConnection()
 		if err == nil {
-			if err = exchangeQuery(conn, s.queries[0], timeout); err != nil {
+			if err = sendQueryOver(conn, s.queries[0], timeout); err != nil {
 				_ = conn.Close()
 			}
 		}
@@ -120,12 +120,12 @@ func (s *server) exchangeOnce(query []byte, wait time.Duration) error {
 		return err
 	}
 	defer conn.Close()
-	return exchangeQuery(conn, query, wait)
+	return sendQueryOver(conn, query, wait)
 }
 
-// exchangeQuery sends a query and waits for the answer, at most for the duration wait. The answer must have exactly one
-// record.
-func exchangeQuery(conn *dns.Conn, query []byte, wait time.Duration) error {
+// sendQueryOver sends a query over conn and waits for the answer, at most for the duration wait. The answer must have
+// exactly one record.
+func sendQueryOver(conn *dns.Conn, query []byte, wait time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(wait)); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (s *server) sendQuery(query []byte) error {
 		return s.exchangeOnce(query, timeout)
 	}
 	conn := <-s.conns
-	err := exchangeQuery(conn, query, timeout)
+	err := sendQueryOver(conn, query, timeout)
 	if err != nil {
 		_ = conn.Close()
 		if fresh, dialErr := s.openConnection(); dialErr == nil {

@@ -45,8 +45,8 @@ func newForwarderContenders() (all []contender) {
 // Contenders lists the names of all contenders.
 var Contenders = lab.NamesOf(contenders)
 
-// ContendersForTransport returns the names of the clients that can query servers over the transport: udp, tls or https.
-func ContendersForTransport(transport string) []string {
+// ContenderNames returns the names of the clients that can query servers over the transport: udp, tls or https.
+func ContenderNames(transport string) []string {
 	return slices.DeleteFunc(slices.Clone(Contenders), func(name string) bool {
 		transports, isForwarder := dnsserver.SupportedTransports[name]
 		return isForwarder && !slices.Contains(transports, transport) || (name == "miekg" || name == "net-resolver") && transport != "udp"
@@ -100,7 +100,7 @@ func (l *testbed) upstreams() []string {
 // startClients starts the DNS clients that the config selects. If it selects none, all that support its transport start.
 func (l *testbed) startClients() ([]*client, error) {
 	if len(l.conf.Contenders) == 0 {
-		l.conf.Contenders = ContendersForTransport(l.conf.Transport)
+		l.conf.Contenders = ContenderNames(l.conf.Transport)
 	}
 	return lab.StartAll(l.conf, contenders, func(s contender) (c *client, err error) {
 		c = &client{testbed: l, name: s.Name}

@@ -28,7 +28,7 @@ const (
 	CallTimeout  = 2 * time.Second // of a call; a failed call counts with this latency
 )
 
-// A Row is the result of one client, a row of the table. Its calls are in the order in which they arrived. Tokens is
+// A Row is the result of one client, a row of the table. Its calls are in the order in which they were made. Tokens is
 // the number of tokens that hedges took from the hedge budget.
 type Row struct {
 	lab.Row

@@ -113,7 +113,8 @@ var scenarios = []scenario{{
 func (l *testbed) stopFirstServer() error    { l.servers["a"].Close(); return nil }
 func (l *testbed) restartFirstServer() error { return l.startServer("a") }
 
-// switchToServer returns the change of an event: resolv.conf names only the server on host, and others are unreachable.
+// switchToServer returns a function for an event of a scenario. It writes a resolv.conf that names only the server on
+// host, and makes all other servers unreachable.
 func switchToServer(host string) func(*testbed) error {
 	return func(l *testbed) error {
 		for _, h := range l.serverHosts() {

@@ -21,14 +21,14 @@ var contenders = []lab.Contender[environment, *resolver]{
 	{Name: "unbound-validate", Start: newPeerStarter(configureUnbound(unboundValidatorModule))},
 	{Name: "named", Start: newPeerStarter(configureNamed("dnssec-validation no;", false))},
 	{Name: "named-validate", Start: newPeerStarter(configureNamed("dnssec-validation yes;", true))},
-	{Name: "pdns", Start: newPeerStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	{Name: "pdns", Start: newPeerStarter(func(peers dnsserver.PeerCommands, dir string) (*exec.Cmd, error) {
 		return peers.PowerDNSCommand(dir, "--local-port=5353", "--hint-file="+filepath.Join(dir, "hints"))
 	})},
-	{Name: "kresd", Start: newPeerStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	{Name: "kresd", Start: newPeerStarter(func(peers dnsserver.PeerCommands, dir string) (*exec.Cmd, error) {
 		return peers.KnotCommand(dir, 5353, "modules = { 'hints' }\nhints.root_file('"+filepath.Join(dir, "hints")+"')\n")
 	})},
 	{Name: "sdns", Start: newPeerStarter(configureSDNS)},
-	{Name: "hickory", Start: newPeerStarter(func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	{Name: "hickory", Start: newPeerStarter(func(peers dnsserver.PeerCommands, dir string) (*exec.Cmd, error) {
 		hints := filepath.Join(dir, "hints") // without allow_server, Hickory does not query reserved networks, which the servers have
 		return peers.HickoryCommand(dir, 5353, fmt.Sprintf("type = \"recursor\"\nroots = %q\nallow_server = [%q]\n", hints, ServerNetwork))
 	})},
@@ -60,7 +60,7 @@ const (
 // configureUnbound returns a configureFunc for unbound, set to send each answer, however late. By default, unbound
 // drops old queries. module is the configuration line module-config, by which unbound validates or not.
 func configureUnbound(module string) configureFunc {
-	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	return func(peers dnsserver.PeerCommands, dir string) (*exec.Cmd, error) {
 		return peers.UnboundCommand(dir, `  port: 5353
   do-ip6: no
   outgoing-range: 4096
@@ -71,10 +71,10 @@ func configureUnbound(module string) configureFunc {
 	}
 }
 
-// configureNamed returns a configureFunc for BIND. validation is the configuration line that turns validation on or off. If
-// hasAnchor is set, BIND gets the DS record of the root's key.
+// configureNamed returns a configureFunc for BIND. validation is the configuration line that turns validation on or
+// off. If hasAnchor is set, BIND gets its trust anchor, the DS record of the root's key.
 func configureNamed(validation string, hasAnchor bool) configureFunc {
-	return func(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+	return func(peers dnsserver.PeerCommands, dir string) (*exec.Cmd, error) {
 		anchors := ""
 		if hasAnchor {
 			text, err := os.ReadFile(filepath.Join(dir, "anchor"))
@@ -88,7 +88,7 @@ func configureNamed(validation string, hasAnchor bool) configureFunc {
 	}
 }
 
-func configureSDNS(peers dnsserver.Peers, dir string) (*exec.Cmd, error) {
+func configureSDNS(peers dnsserver.PeerCommands, dir string) (*exec.Cmd, error) {
 	hints, err := os.ReadFile(filepath.Join(dir, "hints"))
 	if err != nil {
 		return nil, err

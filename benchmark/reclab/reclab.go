@@ -103,7 +103,7 @@ func Run(ctx context.Context, conf lab.Config) ([]Row, error) {
 		offset := time.Duration(float64(time.Second) / conf.Rate * float64(i) / float64(len(resolvers)))
 		running.Go(func() {
 			time.Sleep(offset)
-			rows[i], errs[i] = r.measureQuestions(ctx, conf, questions)
+			rows[i], errs[i] = r.askAll(ctx, conf, questions)
 		})
 	}
 	running.Wait()
@@ -124,8 +124,8 @@ func setDefaults(c *lab.Config) error {
 	return err
 }
 
-// measureQuestions asks the resolver all questions, at random times, and returns its row.
-func (r *resolver) measureQuestions(ctx context.Context, conf lab.Config, questions []question) (Row, error) {
+// askAll asks the resolver all questions, at random times, and returns its row.
+func (r *resolver) askAll(ctx context.Context, conf lab.Config, questions []question) (Row, error) {
 	rng := rand.New(rand.NewPCG(conf.Seed, 4))
 	row := Row{Row: lab.Row{Contender: r.name}, Scenario: conf.Scenario, Seed: conf.Seed, Questions: make([]Lookup, len(questions))}
 	udp, tcp := r.network.udp.Load(), r.network.tcp.Load()

@@ -42,7 +42,7 @@ type environment struct {
 
 // A configureFunc writes the configuration of a DNS server of another project to dir, and returns the command that runs
 // it. dir already has the files hints, with the root servers, and anchor, with the DS record of the root's key.
-type configureFunc func(peers dnsserver.Peers, dir string) (*exec.Cmd, error)
+type configureFunc func(peers dnsserver.PeerCommands, dir string) (*exec.Cmd, error)
 
 var (
 	validatingContenders = []string{"hedge", "hedge-off", "unbound-validate", "named-validate"}
@@ -62,7 +62,7 @@ type resolver struct {
 	stats     func() (observe.RecursorStats, error)
 }
 
-// newResolver returns a resolver for environment e, without functions. The caller sets exchange, cpu and stats.
+// newResolver returns a resolver for environment e. The caller must set exchange, and may set cpu and stats.
 func newResolver(e environment) *resolver {
 	return &resolver{name: e.name, validates: IsValidating(e.name) && e.network.internet.trustAnchor() != "", network: e.network}
 }
@@ -81,13 +81,13 @@ func newLibraryStarter(h recursor.Hedge) func(environment) (*resolver, error) {
 		if e.conf.Memory {
 			return startInProcess(e, s)
 		}
-		return startResolverProcess(e, func(dnsserver.Peers, string) (*exec.Cmd, error) {
+		return startResolverProcess(e, func(dnsserver.PeerCommands, string) (*exec.Cmd, error) {
 			return libraryHelper.Command(context.Background(), s, "GOMAXPROCS=1")
 		}, true)
 	}
 }
 
-// newPeerStarter returns a function that starts a resolver of another project, for which configure writes the files.
+// newPeerStarter returns a function that starts another project's resolver. configure writes its configuration files.
 func newPeerStarter(configure configureFunc) func(environment) (*resolver, error) {
 	return func(e environment) (*resolver, error) {
 		if e.conf.Memory {

@@ -61,7 +61,7 @@ func Sequential(ctx context.Context, conf lab.Config) (Row, error) {
 	if err := r.waitUntilReady(ctx); err != nil {
 		return Row{}, err
 	}
-	return r.measureQuestions(ctx, conf, n.drawQuestions(newInternetPlan(conf.Scenario, conf.Seed), conf.Calls, 0))
+	return r.askAll(ctx, conf, n.drawQuestions(newInternetPlan(conf.Scenario, conf.Seed), conf.Calls, 0))
 }
 
 func (s *sequentialResolver) resolve(ctx context.Context, name string, qtype uint16, depth int) (*dns.Msg, error) {
@@ -118,7 +118,7 @@ func (s *sequentialResolver) queryZone(ctx context.Context, zone, name string, q
 		if err != nil {
 			return nil, err
 		}
-		m, err := s.exchangeQuery(at, name, qtype, wait)
+		m, err := s.sendQuery(at, name, qtype, wait)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -218,9 +218,9 @@ func (s *sequentialResolver) lookUpServer(ctx context.Context, name string, dept
 	close(done)
 }
 
-// exchangeQuery sends a query to a server. It sends the query again over TCP or without EDNS if the server requires
+// sendQuery sends a query to a server. It sends the query again over TCP or without EDNS if the server requires
 // that.
-func (s *sequentialResolver) exchangeQuery(at netip.Addr, name string, qtype uint16, wait time.Duration) (*dns.Msg, error) {
+func (s *sequentialResolver) sendQuery(at netip.Addr, name string, qtype uint16, wait time.Duration) (*dns.Msg, error) {
 	q := new(dns.Msg)
 	q.SetQuestion(strings.ToLower(name), qtype)
 	q.SetEdns0(ednsSize, false)

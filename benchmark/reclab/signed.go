@@ -333,10 +333,10 @@ func (n *internet) rrsetSignatures(s *server, z *zone, set []dns.RR) (out []dns.
 	return out
 }
 
-// signRRset returns the signatures of a record set of the zone. If stale is set, they have expired.
-func (z *zone) signRRset(set []dns.RR, stale bool) []*dns.RRSIG {
+// signRRset returns the signatures of a record set of the zone. If hasExpired is set, they have expired.
+func (z *zone) signRRset(set []dns.RR, hasExpired bool) []*dns.RRSIG {
 	keys, options := z.signed.keys(), signer.SignatureOptions{}
-	if stale || z.signed.flaw == expired {
+	if hasExpired || z.signed.flaw == expired {
 		options = signer.ExpiredSignature()
 	}
 	if z.signed.flaw == otherSigner {

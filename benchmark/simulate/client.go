@@ -29,7 +29,7 @@ import (
 type sendFunc func(ctx context.Context, id int) (attempt int, err error)
 
 // A clientSetup is the input from which a strategy makes its HTTP or gRPC client, for example a transport and a clock.
-// The strategy stores functions in it that close the client and count refused hedges. If the benchmark itself sends the
+// The strategy stores functions in it that close the client and count denied hedges. If the benchmark itself sends the
 // hedges, the strategy also stores options for that.
 type clientSetup struct {
 	clock          func() time.Duration // is stopped while other contenders have their turn
@@ -48,7 +48,7 @@ type clientSetup struct {
 	policy  string // load balancing policy; the strategy may set another
 
 	// What the strategy may set.
-	refused     func() int         // hedges
+	denied      func() int         // hedges
 	closeClient func()             // closes the client's connections
 	raceOptions *race.Options[int] // how requests are raced after delays; nil: the client hedges by itself
 	delays      []time.Duration    // before each hedge, where style is set; written between rounds
@@ -87,8 +87,8 @@ func (t *attemptCounter) RequestDone(ctx context.Context, _ hedge.KeyInfo, r hed
 
 type requestIDKey struct{}
 
-// newClient makes a client of the strategy for the server at the location at. protocol is http or grpc. It completes
-// config, from which the strategy makes the client.
+// newClient makes a client of the strategy for the server at the location at. protocol is http or grpc. In config it
+// sets the transports and the URL, or connect and the load balancing policy, from which the strategy makes the client.
 func (s strategy) newClient(protocol string, at *serverLocation, config *clientSetup) (sendFunc, error) {
 	over := s.newHTTPClient
 	if protocol == "grpc" {
@@ -191,8 +191,8 @@ func (a randomReplicaTransport) RoundTrip(req *http.Request) (*http.Response, er
 	return a.base.RoundTrip(req)
 }
 
-// pickReplica returns the index of a random replica, below n, for the attempt in ctx. The ID of the request and the
-// number of the attempt determine it.
+// pickReplica returns the index of a pseudo-random replica, below n, for the attempt in ctx. It depends only on the ID
+// of the request and the number of the attempt.
 func pickReplica(ctx context.Context, n int) int {
 	id, _ := ctx.Value(requestIDKey{}).(int)
 	attempt, _ := hedge.AttemptFromContext(ctx)

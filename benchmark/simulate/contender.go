@@ -77,7 +77,7 @@ func (c *contender) startEpisode() error {
 		return err
 	}
 	c.backend = startBackend(at, c.protocol, c.simulation, c.strategy, c.seed, len(c.calls), c.requestsPerEpisode())
-	c.config.refused, c.config.closeClient = func() int { return 0 }, func() {}
+	c.config.denied, c.config.closeClient = func() int { return 0 }, func() {}
 	if c.network != nil {
 		c.config.serverLocation = at
 	}
@@ -87,13 +87,13 @@ func (c *contender) startEpisode() error {
 	return err
 }
 
-// endEpisode stops the client and the server that startEpisode started. It adds their numbers of refused hedges,
-// connections and attempts to c. Between episodes it does nothing.
+// endEpisode stops the client and the server of the episode. It adds their numbers of denied hedges, connections and
+// attempts to c. If no episode runs, it does nothing.
 func (c *contender) endEpisode() {
 	if c.backend == nil {
 		return
 	}
-	c.denied += c.config.refused()
+	c.denied += c.config.denied()
 	c.opened += int(c.backend.acceptedConns.Load())
 	c.worked += int(c.backend.processed.Load())
 	c.config.closeClient()
@@ -104,8 +104,8 @@ func (c *contender) endEpisode() {
 	c.backend = nil
 }
 
-// sendRound sends the next n requests of the contender, when it has its turn. A new client and server continue when an
-// episode has all its requests. arrivals has the random times between requests in an open loop.
+// sendRound sends the next n requests of the contender, while the others wait. When an episode has all its requests,
+// the next one begins, with a new client and server. arrivals has the random times between requests in an open loop.
 func (c *contender) sendRound(ctx context.Context, n int, arrivals *virtual.RandomSource) error {
 	runtime.GC() // each contender pays for its own garbage
 	to := min(c.done+n, len(c.calls))
@@ -185,7 +185,7 @@ func (c *contender) finishedCalls() []latency.Call {
 // toTrial returns the measurements of c in scenario sc, for the results. The server and the client must have stopped.
 // protocol is the engine's name, http or grpc.
 func (c *contender) toTrial(protocol string, sc *scenario, seed uint64) trial {
-	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), refused: c.denied}
+	t := trial{engine: protocol, scenario: sc, strategy: c.strategy.name, seed: seed, calls: c.finishedCalls(), denied: c.denied}
 	t.conns = &c.opened
 	if c.simulation.Queue != nil {
 		each := roundToFourDecimals(float64(c.worked) / float64(max(c.done, 1)))

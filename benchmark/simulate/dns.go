@@ -32,7 +32,7 @@ func newDNSEngine(transport string) engine {
 			}),
 			refusal: "not offered for DNS over " + transport, maxTimerDelay: maxTimerDelay, hidden: []string{"sent"},
 		},
-		contenders: func(string) []string { return dnslab.ContendersForTransport(transport) },
+		contenders: func(string) []string { return dnslab.ContenderNames(transport) },
 		how:        "all in turn", run: dnslab.Run,
 		calls: func(run scenarioRun) int { return run.requestCount(dnslab.DefaultLookups, 505) },
 	}

@@ -64,7 +64,7 @@ func (e labEngine[R]) runOnce(ctx context.Context, run scenarioRun, keep func(tr
 // newLabTrial converts r, the result for one strategy of a lab (a package with an experiment), to a trial of the run.
 func (run scenarioRun) newLabTrial(engine string, r lab.Row) trial {
 	t := run.newTrial(engine, r.Contender, r.Calls)
-	t.refused, t.failures = int(r.Denied), r.Failures
+	t.denied, t.failures = int(r.Denied), r.Failures
 	if r.Sent > 0 {
 		sent := roundToFourDecimals(r.SentPerCall())
 		t.sent, t.counted = &sent, &r

@@ -15,7 +15,7 @@
 // An engine, which -engine selects, runs strategies in scenarios of its own: in virtual time, over sockets, or over a
 // simulated network. The comments of declarations whose names end in Engine describe the engines. In virtual time and over
 // loopback, the seed, the request and the attempt determine how long an attempt takes, so that every strategy meets the
-// same latencies.
+// same latencies. An episode is a part of a scenario with its own client and server. Most scenarios are one episode.
 //
 // The engines dns, faults, recursor and cached start DNS servers of other projects, the peers: those in PATH, or those
 // that the flag -peer names. ../peers.md says how to install current versions.
@@ -35,7 +35,7 @@
 //
 //	engine scenario strategy seed requests errors
 //	p50_ms p90_ms p95_ms p99_ms p999_ms mean_ms max_ms stddev_ms   of successes
-//	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, refused
+//	extra_pct hedges wins denied                                   hedges per 100 requests, sent, won, denied
 //	conns_opened cpu_us_per_request                                null in virtual time
 //	sent_per_request                                               attempts that servers worked on, or queries to DNS servers
 //
@@ -114,7 +114,7 @@ func runCommand(ctx context.Context, args []string, stdout, stderr io.Writer, te
 func runWithOptions(ctx context.Context, o options, p *progressDisplay, stdout, stderr io.Writer) error {
 	if o.readme != nil {
 		m := &documentMeasurer{ctx: ctx, progress: p, peers: o.peers, resultsByArgs: make(map[string]engineResults)}
-		return updateDocuments(o.readme, m.measureTable)
+		return updateDocuments(o.readme, m.regenerateTable)
 	}
 	found, err := runEngines(ctx, o, p)
 	if err != nil && ctx.Err() == nil {

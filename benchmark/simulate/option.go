@@ -23,7 +23,7 @@ type options struct {
 	runs       int
 	format     string
 	out        string
-	peers      dnsserver.Peers
+	peers      dnsserver.PeerCommands
 	transport  string   // of the engine dns
 	readme     []string // files
 	list       bool
@@ -44,7 +44,7 @@ var formats = []string{"text", "json"}
 
 // parseOptions parses the command-line arguments args, without the name of the program. If args ask for help, parseOptions writes the usage text to stderr and returns flag.ErrHelp.
 func parseOptions(args []string, stderr io.Writer) (options, error) {
-	o := options{args: args, peers: make(dnsserver.Peers)}
+	o := options{args: args, peers: make(dnsserver.PeerCommands)}
 	fs := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	fs.SetOutput(io.Discard) // the caller prints errors, once
 	engine := fs.String("engine", "", "`name` of the engine: "+joinWithOr(engineNames())+" (default virtual, then http; http with -scenario or another -format)")

@@ -18,7 +18,7 @@ var overviewRuns = []struct{ engine, heading string }{
 }
 
 // overviewOptions returns the options of the two runs that simulate makes if no flag selects an engine or a scenario:
-// the first scenario of the engines virtual and http, with the strategies that have a title for charts.
+// the first scenario of the engines virtual and http. By default, it selects strategies with an overview title.
 func (o options) overviewOptions() (runs []options) {
 	if o.strategies == nil {
 		o.strategies = slices.DeleteFunc(strategyNames(), func(n string) bool { return findStrategy(n).title == "" })

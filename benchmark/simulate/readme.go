@@ -17,12 +17,12 @@ import (
 type documentMeasurer struct {
 	ctx           context.Context
 	progress      *progressDisplay
-	peers         dnsserver.Peers
+	peers         dnsserver.PeerCommands
 	resultsByArgs map[string]engineResults
 }
 
-// measureTable runs the command or the benchmark of table t, and returns the new content.
-func (m *documentMeasurer) measureTable(t documentTable) (renderedTable, error) {
+// regenerateTable runs the command or the benchmark of table t, and returns the new content of the table.
+func (m *documentMeasurer) regenerateTable(t documentTable) (renderedTable, error) {
 	switch {
 	case t.command != "":
 		out, err := exec.CommandContext(m.ctx, "go", strings.Fields(t.command)...).Output()

@@ -96,7 +96,7 @@ func TestTablesOfAllPagesAreKnown(t *testing.T) {
 func TestTablesCiteTheirRun(t *testing.T) {
 	m := documentMeasurer{ctx: t.Context(), resultsByArgs: make(map[string]engineResults)}
 	const args = "-engine virtual -requests 2000 -runs 2 -strategy none,hedge"
-	table, err := m.measureTable(documentTable{args: args, render: formatReferenceTable})
+	table, err := m.regenerateTable(documentTable{args: args, render: formatReferenceTable})
 	require.NoError(t, err)
 	for _, s := range []string{
 		"| **hedge** |", "`go run ./benchmark/simulate -engine virtual", "go1.", "cores", "medians of 2 runs", time.Now().Format(time.DateOnly),
@@ -104,7 +104,7 @@ func TestTablesCiteTheirRun(t *testing.T) {
 		assert.Contains(t, table.body, s)
 	}
 	m.ctx = nil // a second run would fail
-	again, err := m.measureTable(documentTable{args: args, render: formatReferenceTable, citedCommand: "make it", basis: "one run"})
+	again, err := m.regenerateTable(documentTable{args: args, render: formatReferenceTable, citedCommand: "make it", basis: "one run"})
 	require.NoError(t, err)
 	assert.Contains(t, again.body, "`make it`; ")
 	assert.Contains(t, again.body, "; one run.")

@@ -91,9 +91,9 @@ func (f scenarioResults) describeRequests() string {
 	return formatThousands(all[0]) + " requests for each strategy"
 }
 
-// compareWithPeers returns two sentences. They compare this library with the strategy without hedging and with the best
-// peer: the other library with the lowest p99.9 in the whole scenario. The text is empty if one of the first two did
-// not run. names maps names of strategies to titles, and may be nil.
+// compareWithPeers returns a comparison of this library with the strategy without hedging and with the best peer, if
+// any: the other library with the lowest p99.9. All figures are for all parts of the scenario. The text is empty if
+// this library or the strategy without hedging did not run. names maps names of strategies to titles, and may be nil.
 func (f scenarioResults) compareWithPeers(names map[string]string) string {
 	var us, without, peer *row
 	for _, r := range f.results {

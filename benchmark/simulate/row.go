@@ -28,7 +28,7 @@ type row struct {
 	Extra    float64 // hedges per 100 requests
 	Hedges   int
 	Wins     int // by hedges
-	Denied   int // hedges that were due and refused
+	Denied   int // hedges that were due and not allowed
 
 	// Nil where there is nothing to measure: in virtual time.
 	Conns *int
@@ -47,7 +47,7 @@ type trial struct {
 	strategy string
 	seed     uint64
 	calls    []latency.Call
-	refused  int      // hedges, if the calls do not say so
+	denied   int      // hedges, if the calls do not say so
 	conns    *int     // opened
 	cpu      *float64 // microseconds per request
 	counted  *lab.Row // has the queries and hedges of a lab whose calls do not say so
@@ -81,7 +81,7 @@ type strategyResult struct {
 func (t *trial) toResult() strategyResult {
 	res := strategyResult{strategy: t.strategy, curve: newLatencyCurve(latency.SortedLatencies(t.calls))}
 	whole := t.newRow("", func(latency.Call) bool { return true })
-	whole.Denied += t.refused
+	whole.Denied += t.denied
 	whole.Errors += t.failures
 	whole.Conns, whole.CPU, whole.Sent = t.conns, t.cpu, t.sent
 	res.rows = append(res.rows, whole)

@@ -22,7 +22,7 @@ type scenarioRun struct {
 	share      int // number of runs among which the available time is divided equally
 	progress   *progressDisplay
 	timers     *timerMonitor
-	peers      dnsserver.Peers
+	peers      dnsserver.PeerCommands
 	transport  string // of the engine dns
 	fake       bool   // time, by testing/synctest
 }
@@ -106,8 +106,8 @@ func runScenario(ctx context.Context, o options, runs []scenarioRun, t *timerMon
 	return f, err
 }
 
-// planRuns returns the runs of each selected scenario, grouped by scenario. The flag -runs gives their number, and the
-// runs of a scenario have consecutive seeds.
+// planRuns returns the runs of each selected scenario, grouped by scenario. The flag -runs gives the number of runs of
+// each scenario, which have consecutive seeds.
 func (o options) planRuns(p *progressDisplay) (all []scenarioRun) {
 	for _, sc := range o.scenarios {
 		for i := range o.runs {

@@ -86,7 +86,8 @@ func (sc scenario) partBoundaries() (all []time.Duration) {
 	return slices.Compact(all)
 }
 
-// The trafficFlags are the values of -requests, -rps and -quick. A zero value leaves the traffic to the scenario.
+// The trafficFlags are the values of -requests, -rps and -quick, which means fewer requests unless -requests is set. A
+// zero value leaves the traffic to the scenario.
 type trafficFlags struct {
 	requests int
 	rps      float64

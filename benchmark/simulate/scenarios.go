@@ -54,7 +54,7 @@ func virtualScenarios() []scenario {
 		replayable: true, protocols: both,
 	}, {
 		name: "replica", description: "20 callers; one of 16 replicas is ten times slower",
-		simulation: closed(virtual.AddSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replayable: true, protocols: []string{"grpc"},
+		simulation: closed(virtual.OneSlowReplica(virtual.LognormalLatency(5*ms, 2*ms), 16, 10), 400_000), replayable: true, protocols: []string{"grpc"},
 	}, {
 		name: "queue", description: "20 servers, 60 % loaded, with a queue each, that stop working on cancelled requests",
 		simulation: queue(0.6, virtual.QueueConfig{Servers: 20, Cancel: true}),

@@ -26,7 +26,7 @@ func init() {
 			name: "bhope-tuned", rank: 70, title: "bhope/hedge (tuned)", description: "the policy of bhope/hedge, given the true request rate", needsRate: true,
 			http: newBhopeTransport, grpc: newBhopeInterceptors,
 			virtual: func(s policyConfig) func() virtual.Policy {
-				rate := measureVirtualRequestRate(s.ctx, s.simulation, s.seed)
+				rate := simulateRequestRate(s.ctx, s.simulation, s.seed)
 				return func() virtual.Policy { return virtual.NewBhopePolicy(rate) }
 			},
 		},
@@ -45,13 +45,14 @@ func newBhopeInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error)
 // given. That rate is s.rate, or the policy's default if s.rate is 0.
 func newBhopePolicy(s *clientSetup) *bhope.Policy {
 	p := bhope.New(cmp.Or(s.rate, bhope.DefaultRPS))
-	s.refused = p.DeniedHedges
+	s.denied = p.DeniedHedges
 	return p
 }
 
-// measureVirtualRequestRate returns the number of requests per second in simulation w, for bhope's policy. In a closed
-// loop the policy affects it, so the simulation runs twice: with the policy's default rate, and with the first result.
-func measureVirtualRequestRate(ctx context.Context, w virtual.Simulation, seed uint64) float64 {
+// simulateRequestRate returns the number of requests per second in simulation w under bhope's policy, which must be
+// told this rate in advance. In a closed loop the rate depends on the policy in turn, so the simulation runs twice:
+// first with the policy's default rate, then with the rate of the first run.
+func simulateRequestRate(ctx context.Context, w virtual.Simulation, seed uint64) float64 {
 	if w.Workers == 0 {
 		return w.ClientRate()
 	}

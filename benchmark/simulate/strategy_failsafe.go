@@ -31,11 +31,11 @@ func init() {
 	})
 }
 
-// newFailsafePolicy returns the hedge policy of failsafe-go for responses of type R. It sets s.refused to a function
-// that returns how many hedges the policy's budget has refused.
+// newFailsafePolicy returns the hedge policy of failsafe-go for responses of type R. It sets s.denied to a function
+// that returns how many hedges the policy's budget has denied.
 func newFailsafePolicy[R any](s *clientSetup) hedgepolicy.HedgePolicy[R] {
-	var refused atomic.Int64
-	s.refused = func() int { return int(refused.Load()) }
-	limit := budget.NewBuilder().OnBudgetExceeded(func(budget.ExceededEvent) { refused.Add(1) }).Build()
+	var denied atomic.Int64
+	s.denied = func() int { return int(denied.Load()) }
+	limit := budget.NewBuilder().OnBudgetExceeded(func(budget.ExceededEvent) { denied.Add(1) }).Build()
 	return hedgepolicy.NewBuilderWithDelayQuantile[R](virtual.FailsafeQuantile, virtual.FailsafeAge, virtual.FailsafeThreshold).WithBudget(limit).Build()
 }

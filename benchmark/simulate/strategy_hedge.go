@@ -11,8 +11,8 @@ import (
 	hedging "github.com/gohedge/hedge/internal/policy"
 )
 
-// A libraryClientFactory makes clients of this library. Its fields are the options that differ from the defaults.
-type libraryClientFactory struct {
+// A hedgeClientFactory makes clients of this library's package hedge. Its fields are options that differ from defaults.
+type hedgeClientFactory struct {
 	maxHedges int                                   // 0: the default
 	options   func(*clientSetup) []hedge.HTTPOption // further options over HTTP; nil: none
 	warm      bool                                  // Transport.Warm before the first request
@@ -23,16 +23,16 @@ type libraryClientFactory struct {
 
 func init() {
 	registerStrategies(
-		libraryClientFactory{}.completeStrategy(strategy{name: libraryStrategy, rank: 100, title: "hedge (no option set)", description: "this library, no option set"}),
-		libraryClientFactory{}.completeStrategy(strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}),
-		libraryClientFactory{maxHedges: 1}.completeStrategy(strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}),
+		hedgeClientFactory{}.completeStrategy(strategy{name: libraryStrategy, rank: 100, title: "hedge (no option set)", description: "this library, no option set"}),
+		hedgeClientFactory{}.completeStrategy(strategy{name: limitedStrategy, rank: 106, description: "this library, and a Limiter before each server", limited: true}),
+		hedgeClientFactory{maxHedges: 1}.completeStrategy(strategy{name: "hedge-1", rank: 110, description: "this library with one hedge per call"}),
 	)
 	registerStrategies(libraryVariants()...)
 }
 
 // completeStrategy returns s with the factory's functions: for clients over HTTP and gRPC, and policies in virtual
 // time.
-func (l libraryClientFactory) completeStrategy(s strategy) strategy {
+func (l hedgeClientFactory) completeStrategy(s strategy) strategy {
 	s.http, s.grpc, s.virtual = l.newTransport, l.newInterceptors, l.newPolicyConstructor
 	return s
 }
@@ -44,37 +44,37 @@ func libraryVariants() []strategy {
 	}
 	return []strategy{{
 		name: "hedge-first-byte-10", rank: 140, scenarios: []string{"stream"}, description: "this library with WithFirstByte",
-		http: libraryClientFactory{options: some(hedge.WithFirstByte())}.newTransport,
+		http: hedgeClientFactory{options: some(hedge.WithFirstByte())}.newTransport,
 	}, {
 		name: "hedge-first-byte", rank: 150, scenarios: []string{"stream"},
 		description: "the same with a budget of 11.5 %, which pays for hedging a slow tenth of calls, and the slow tenth of those hedges",
-		http:        libraryClientFactory{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
+		http:        hedgeClientFactory{options: some(hedge.WithFirstByte(), hedge.WithBudgetPercent(11.5))}.newTransport,
 	}, {
 		name: "hedge-conn", rank: 170, scenarios: []string{"frozen-h2"}, description: "this library with WithHedgeConn",
-		grpc: libraryClientFactory{ownConn: true}.newInterceptors,
+		grpc: hedgeClientFactory{ownConn: true}.newInterceptors,
 	}, {
 		name: "hedge-elsewhere", rank: 172, scenarios: replicaScenarioNames(), description: "this library with the policy hedge_elsewhere",
-		grpc: libraryClientFactory{elsewhere: true}.newInterceptors,
+		grpc: hedgeClientFactory{elsewhere: true}.newInterceptors,
 	}, {
 		name: auditedStrategy, rank: 174, scenarios: longScenarioNames(), description: "this library with WithAudit",
-		virtual: libraryClientFactory{audit: true}.newPolicyConstructor,
+		virtual: hedgeClientFactory{audit: true}.newPolicyConstructor,
 	}, {
 		name: "hedge-warm", rank: 180, scenarios: []string{"cold"}, description: "this library, after Transport.Warm",
-		http: libraryClientFactory{warm: true}.newTransport,
+		http: hedgeClientFactory{warm: true}.newTransport,
 	}, {
 		name: "hedge-replicas-2s", rank: 190, scenarios: append(replicaScenarioNames(), "replica"), description: "this library with WithReplicas",
-		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
+		http: hedgeClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation)}
 		}}.newTransport,
 	}, {
 		name: "hedge-replicas", rank: 200, scenarios: []string{"replica"}, description: "the same with a burst of ten seconds, for pauses",
-		http: libraryClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
+		http: hedgeClientFactory{options: func(s *clientSetup) []hedge.HTTPOption {
 			return []hedge.HTTPOption{hedge.WithReplicas(s.serverLocation), hedge.WithBurst(10 * sec)}
 		}}.newTransport,
 	}}
 }
 
-func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
+func (l hedgeClientFactory) newTransport(s *clientSetup) (http.RoundTripper, error) {
 	next := s.countingTransport
 	if s.serverLocation != nil {
 		next = s.replicaTransport // the library must see the *http.Transport to use all of its features
@@ -85,7 +85,7 @@ func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, e
 	}
 	t := hedge.New(next, opts...)
 	s.closeClient = t.CloseIdleConnections
-	s.refused = func() (n int) {
+	s.denied = func() (n int) {
 		for _, k := range t.Snapshot().Keys {
 			for _, denied := range k.Denied {
 				n += int(denied)
@@ -99,7 +99,7 @@ func (l libraryClientFactory) newTransport(s *clientSetup) (http.RoundTripper, e
 	return t, nil
 }
 
-func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
+func (l hedgeClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClientInterceptor, error) {
 	opts := []hedge.GRPCOption{hedge.WithOptions(l.commonOptions(s)...)}
 	if l.elsewhere {
 		s.policy = "hedge_elsewhere"
@@ -113,12 +113,12 @@ func (l libraryClientFactory) newInterceptors(s *clientSetup) ([]grpc.UnaryClien
 	}
 	var stats *hedge.Stats
 	intercept := hedge.NewUnaryClientInterceptor(append(opts, hedge.WithStats(&stats))...)
-	s.refused = func() int { return int(stats.BudgetExhausted.Load()) }
+	s.denied = func() int { return int(stats.BudgetExhausted.Load()) }
 	return []grpc.UnaryClientInterceptor{intercept}, nil
 }
 
 // newPolicyConstructor returns a function that makes this library's policy for each simulated client in virtual time.
-func (l libraryClientFactory) newPolicyConstructor(s policyConfig) func() virtual.Policy {
+func (l hedgeClientFactory) newPolicyConstructor(s policyConfig) func() virtual.Policy {
 	config := defaultHedgingConfig()
 	if l.maxHedges > 0 {
 		config.MaxHedges = l.maxHedges
@@ -130,7 +130,7 @@ func (l libraryClientFactory) newPolicyConstructor(s policyConfig) func() virtua
 	return func() virtual.Policy { return virtual.NewLibraryPolicy(config) }
 }
 
-func (l libraryClientFactory) commonOptions(s *clientSetup) (opts []hedge.Option) {
+func (l hedgeClientFactory) commonOptions(s *clientSetup) (opts []hedge.Option) {
 	if l.maxHedges > 0 {
 		opts = append(opts, hedge.WithMaxHedges(l.maxHedges))
 	}

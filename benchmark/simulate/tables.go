@@ -33,13 +33,13 @@ var documentTables = []documentTable{{
 	name: "reference", render: formatReferenceTable,
 	args: referenceArgs,
 }, {
-	name: "dns", render: newColumnRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
+	name: "dns", render: newTableRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -requests 2500 -runs 2 -strategy hedge,forwarder,unbound,named,pdns,kresd,sdns,hickory",
 }, {
-	name: "dns-tls", render: newColumnRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
+	name: "dns-tls", render: newTableRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -transport tls -requests 2500 -runs 2 -strategy forwarder,unbound,named,pdns,kresd,dnsdist",
 }, {
-	name: "dns-https", render: newColumnRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
+	name: "dns-https", render: newTableRenderer("mean", "p50", "p95", "p99 ±", "σ", "failed", "extra queries"),
 	args: "-engine dns -scenario loss2 -transport https -requests 2500 -runs 2 -strategy forwarder,dnsdist",
 }, {
 	name: "cached", render: formatCacheTable, basis: "medians of 3 runs",
@@ -48,16 +48,16 @@ var documentTables = []documentTable{{
 	name: "clients", render: formatConnectionTable, basis: "one run",
 	args: "-engine cached -scenario udp,long -strategy forwarder,bare-go,unbound -runs 1",
 }, {
-	name: "faults", render: newColumnRenderer("answered", "p50", "p99", "last answer", "queries per question"), basis: "one run",
+	name: "faults", render: newTableRenderer("answered", "p50", "p99", "last answer", "queries per question"), basis: "one run",
 	args: "-engine faults -scenario all",
 }, {
-	name: "recursor", render: newColumnRenderer("p50", "p99 ±", "σ", "failed", "queries per name"),
+	name: "recursor", render: newTableRenderer("p50", "p99 ±", "σ", "failed", "queries per name"),
 	args: "-engine recursor -scenario broken -requests 2000 -strategy hedge,unbound,named,pdns,kresd,sdns,hickory",
 }, {
-	name: "signed", render: newColumnRenderer("p50", "p95", "p99 ±", "p99.9 ±", "failed", "queries per name", "CPU µs"),
+	name: "signed", render: newTableRenderer("p50", "p95", "p99 ±", "p99.9 ±", "failed", "queries per name", "CPU µs"),
 	args: "-engine recursor -scenario mixed,signed -strategy hedge,hedge-novalidate,unbound-validate,named-validate -requests 1000 -runs 3",
 }, {
-	name: "storage", render: newColumnRenderer("p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"), basis: "one run, in fake time",
+	name: "storage", render: newTableRenderer("p50", "p99", "p99.9", "extra requests %", "bytes sent twice %", "wins %"), basis: "one run, in fake time",
 	args: "-engine storage -scenario storage",
 }, {
 	name: "endpoints", render: formatEndpointTable, basis: "one run, in fake time",
@@ -223,9 +223,9 @@ var documentColumns = map[string]func(row) string{
 	},
 }
 
-// newColumnRenderer returns a function for documentTable.render, which formats results as a Markdown table with a row
+// newTableRenderer returns a function for documentTable.render, which formats results as a Markdown table with a row
 // for each strategy in each scenario. titles are the titles of its columns, keys of documentColumns.
-func newColumnRenderer(titles ...string) func(engineResults) string {
+func newTableRenderer(titles ...string) func(engineResults) string {
 	return func(f engineResults) string {
 		table := textTable{titles: []string{"ms", ""}}
 		for _, title := range titles {

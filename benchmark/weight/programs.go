@@ -56,8 +56,8 @@ func hedged() http.RoundTripper {
 	source: dnsProgram("new(dnshedge.Client).Resolver()", hedgePath+"/dnshedge"),
 }}
 
-// httpProgramSource returns the Go source of a measured program, which gets a web page. transport is a Go expression
-// for the HTTP transport, which needs imports.
+// httpProgramSource returns the Go source of a program that gets a web page, whose size is measured. transport is a Go
+// expression for the HTTP transport. imports are the packages that the code for the transport needs.
 func httpProgramSource(transport string, imports ...string) string {
 	return formatProgramStart(append(imports, "fmt", "net/http")) + `
 	client := &http.Client{Transport: ` + transport + `}

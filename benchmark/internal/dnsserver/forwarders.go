@@ -24,7 +24,7 @@ const (
 
 // A ForwarderConfig configures a caching DNS forwarder that listens at ListenAddress.
 type ForwarderConfig struct {
-	Peers           Peers
+	Peers           PeerCommands
 	Dir             string   // for its files; Start makes it
 	Upstreams       []string // IP addresses of the servers that it queries
 	Transport       string   // to these servers: udp, tls or https
@@ -131,7 +131,7 @@ func (f ForwarderConfig) knotCommand() (*exec.Cmd, error) {
 	return f.Peers.KnotCommand(f.Dir, 53, fmt.Sprintf("net.tcp_in_idle(%d000)\n", tcpIdleSeconds)+"policy.add(policy.all(policy."+servers+"))\n")
 }
 
-// dnsdistCommand returns the command that runs dnsdist, which does not retransmit queries.
+// dnsdistCommand returns the command that runs dnsdist. dnsdist itself does not retransmit queries.
 func (f ForwarderConfig) dnsdistCommand() (*exec.Cmd, error) {
 	secure := ""
 	if f.Transport != "udp" {

@@ -34,11 +34,11 @@ func PeerOf(contender string) string {
 	return ""
 }
 
-// Peers has the commands, split into words, that run peers: DNS servers of other projects. Others are run from PATH.
-type Peers map[string][]string
+// PeerCommands has the commands, split into words, of peers: DNS servers of other projects. Others are run from PATH.
+type PeerCommands map[string][]string
 
 // SetCommand sets the command that runs a peer, a DNS server of another project, from a text of the form peer=command.
-func (p Peers) SetCommand(text string) error {
+func (p PeerCommands) SetCommand(text string) error {
 	name, command, _ := strings.Cut(text, "=")
 	words := strings.Fields(command)
 	switch {
@@ -52,7 +52,7 @@ func (p Peers) SetCommand(text string) error {
 }
 
 // Command returns the command that runs peer, a DNS server of another project, or exec.ErrNotFound if it is not installed.
-func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
+func (p PeerCommands) Command(peer string, args ...string) (*exec.Cmd, error) {
 	command := p[peer]
 	for _, known := range peerPrograms {
 		if known.peer == peer && command == nil {
@@ -71,7 +71,7 @@ func (p Peers) Command(peer string, args ...string) (*exec.Cmd, error) {
 
 // CommandWithConfig writes text to a configuration file in dir. It returns the command that runs a peer, a DNS server of
 // another project, with args and then the name of the file as arguments.
-func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.Cmd, error) {
+func (p PeerCommands) CommandWithConfig(dir, text, peer string, args ...string) (*exec.Cmd, error) {
 	file := filepath.Join(dir, peer+".conf")
 	cmd, err := p.Command(peer, append(args, file)...)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p Peers) CommandWithConfig(dir, text, peer string, args ...string) (*exec.
 
 // UnboundCommand returns the command that runs unbound at 127.0.0.1, with its files in dir and one thread. server has
 // further lines for the section server of the configuration, and sections has other sections.
-func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
+func (p PeerCommands) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, `server:
   interface: 127.0.0.1
   access-control: 127.0.0.0/8 allow
@@ -102,7 +102,7 @@ func (p Peers) UnboundCommand(dir, server, sections string) (*exec.Cmd, error) {
 
 // NamedCommand returns the command that runs BIND at 127.0.0.1 and port, with its files in dir and one thread. options are
 // lines for the section options of the configuration, and sections are other sections.
-func (p Peers) NamedCommand(dir string, port int, options, sections string) (*exec.Cmd, error) {
+func (p PeerCommands) NamedCommand(dir string, port int, options, sections string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`options {
   directory %q;
   listen-on port %d { 127.0.0.1; };
@@ -120,7 +120,7 @@ controls {};
 
 // PowerDNSCommand returns the command that runs PowerDNS Recursor with one thread and its files in dir. settings are
 // further command-line arguments, because the format of a configuration file depends on the version.
-func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {
+func (p PeerCommands) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error) {
 	return p.Command("pdns", append([]string{
 		"--config-dir=" + dir, "--socket-dir=" + dir, "--local-address=127.0.0.1", "--allow-from=127.0.0.0/8", "--dont-query=", "--dnssec=off",
 		"--threads=1", "--daemon=no", "--disable-syslog=yes", "--write-pid=no", "--security-poll-suffix=",
@@ -129,7 +129,7 @@ func (p Peers) PowerDNSCommand(dir string, settings ...string) (*exec.Cmd, error
 
 // KnotCommand returns the command that runs Knot Resolver at 127.0.0.1 and port, with its files in dir. Modules that query
 // servers on the internet are off. lua has further lines of the configuration.
-func (p Peers) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
+func (p PeerCommands) KnotCommand(dir string, port int, lua string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`net.listen('127.0.0.1', %d, { kind = 'dns' })
 net.ipv6 = false
 option('ALLOW_LOCAL', true)
@@ -145,7 +145,7 @@ cache.open(100*MB, 'lmdb://%s')
 
 // SDNSCommand returns the command that runs sdns at 127.0.0.1 and port, with its files in dir. servers is the line of the
 // configuration with the servers that sdns queries.
-func (p Peers) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
+func (p PeerCommands) SDNSCommand(dir string, port int, servers string) (*exec.Cmd, error) {
 	cmd, err := p.CommandWithConfig(dir, fmt.Sprintf(`version = "1.5.0"
 directory = %q
 bind = "127.0.0.1:%d"
@@ -171,7 +171,7 @@ qname_min_level = 5
 
 // HickoryCommand returns the command that runs Hickory DNS at 127.0.0.1 and port, with its configuration in dir. store has
 // the configuration lines that say how names are resolved: by a forwarder or by a recursor.
-func (p Peers) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
+func (p PeerCommands) HickoryCommand(dir string, port int, store string) (*exec.Cmd, error) {
 	return p.CommandWithConfig(dir, fmt.Sprintf(`listen_addrs_ipv4 = ["127.0.0.1"]
 listen_port = %d
 tcp_request_timeout = %d

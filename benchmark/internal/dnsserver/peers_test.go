@@ -21,7 +21,7 @@ func TestPeersReplaceProgramsInPath(t *testing.T) {
 	t.Setenv("PATH", dir)
 	require.NoError(t, os.Symlink(program, filepath.Join(dir, "kresd")))
 
-	peers := make(dnsserver.Peers)
+	peers := make(dnsserver.PeerCommands)
 	require.NoError(t, peers.SetCommand("unbound=first"))
 	require.NoError(t, peers.SetCommand("unbound="+program+"  /root name=value"))
 	cmd, err := peers.CommandWithConfig(dir, "text", "unbound", "-c")
@@ -39,7 +39,7 @@ func TestPeersReplaceProgramsInPath(t *testing.T) {
 
 func TestMissingPeersAreNotFound(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	peers := make(dnsserver.Peers)
+	peers := make(dnsserver.PeerCommands)
 	require.NoError(t, peers.SetCommand("sdns=/nowhere/sdns"))
 	for name, says := range map[string]string{"sdns": "/nowhere/sdns", "hickory": "hickory-dns"} {
 		_, err := peers.Command(name)
@@ -59,7 +59,7 @@ func TestForwardersHaveCommandsForTheirTransports(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "server")
 	require.NoError(t, os.WriteFile(program, nil, 0o755))
-	peers := make(dnsserver.Peers)
+	peers := make(dnsserver.PeerCommands)
 	for _, name := range dnsserver.PeerNames() {
 		require.NoError(t, peers.SetCommand(name+"="+program))
 	}

@@ -24,7 +24,7 @@ type Config struct {
 	Transport string // over which DNS servers are queried: udp, tls or https; empty: udp, the only one of some contenders
 	Workers   int    // concurrent lookups in dnslab, of clients that know both servers; 0: 32, of clients that know one that is alive
 	Memory    bool   // needs no root: sockets in memory, and no contenders that are programs
-	Peers     dnsserver.Peers
+	Peers     dnsserver.PeerCommands
 	Trace     *recursor.Trace `json:"-"` // of the resolvers of a reclab in memory; may be nil
 	Reporter
 }

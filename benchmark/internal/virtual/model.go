@@ -31,8 +31,8 @@ func (d *RandomSource) attemptRand(request, attempt int) *rand.Rand {
 	return d.rng
 }
 
-// InterarrivalTime returns the time between a request, which has the number request, and the one before, in a Poisson
-// process with the given rate per second. The same number always gets the same time.
+// InterarrivalTime returns the time from the arrival of the previous request to that of the request with the given
+// number, in a Poisson process with the given rate per second. The same number always gets the same time.
 func (d *RandomSource) InterarrivalTime(request int, rate float64) time.Duration {
 	return time.Duration(d.attemptRand(request, -1).ExpFloat64() / rate * 1e9)
 }
@@ -119,8 +119,8 @@ func changeSomeLatencies(m LatencyModel, share float64, change func(time.Duratio
 	}
 }
 
-// switchModel returns a model that uses ifTrue for the attempts for which the condition is true, and ifFalse for others.
-func switchModel(condition func(*RandomSource, Attempt) bool, ifTrue, ifFalse LatencyModel) LatencyModel {
+// conditionalModel returns a model that uses ifTrue for attempts that meet the condition, and ifFalse for others.
+func conditionalModel(condition func(*RandomSource, Attempt) bool, ifTrue, ifFalse LatencyModel) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration {
 		if condition(d, a) {
 			return ifTrue(d, a)
@@ -132,25 +132,25 @@ func switchModel(condition func(*RandomSource, Attempt) bool, ifTrue, ifFalse La
 // CacheLatency returns a model of a server with a cache. A share of the requests, chosen at random, misses the cache: all
 // their attempts have latencies of miss, also the hedges. The other requests have latencies of hit.
 func CacheLatency(hit, miss LatencyModel, missShare float64) LatencyModel {
-	return switchModel(func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -100).Float64() < missShare }, miss, hit)
+	return conditionalModel(func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -100).Float64() < missShare }, miss, hit)
 }
 
-// AddSlowReplica returns a model of n replicas of a server with the latencies of m. Each attempt goes to a random one. One
-// of them is slow: its latencies are multiplied by factor.
-func AddSlowReplica(m LatencyModel, n int, factor float64) LatencyModel {
+// OneSlowReplica returns a model of a group of n replicas, one of them slow. Each attempt goes to a random replica.
+// Replicas have the latencies of m, which are multiplied by factor at the slow one.
+func OneSlowReplica(m LatencyModel, n int, factor float64) LatencyModel {
 	isFirst := func(d *RandomSource, a Attempt) bool { return d.attemptRand(a.Request, -40-a.N).IntN(n) == 0 }
-	return switchModel(isFirst, ScaleLatency(m, factor), m)
+	return conditionalModel(isFirst, ScaleLatency(m, factor), m)
 }
 
 // SwitchByTime returns a model that uses inside for attempts that start in [from, to), and outside for others. from and to
 // count from the start of each episode of the simulation.
 func SwitchByTime(from, to time.Duration, inside, outside LatencyModel) LatencyModel {
-	return switchModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, inside, outside)
+	return conditionalModel(func(_ *RandomSource, a Attempt) bool { return a.At >= from && a.At < to }, inside, outside)
 }
 
 // ScaleHedgeLatency returns the model m with the latencies of hedges multiplied by factor.
 func ScaleHedgeLatency(m LatencyModel, factor float64) LatencyModel {
-	return switchModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
+	return conditionalModel(func(_ *RandomSource, a Attempt) bool { return a.N > 0 }, ScaleLatency(m, factor), m)
 }
 
 // ScaleLatency returns a model that multiplies all latencies of m by factor.
@@ -159,12 +159,12 @@ func ScaleLatency(m LatencyModel, factor float64) LatencyModel {
 }
 
 // HangUntil returns a model of a server that hangs until a time of the simulation, and then answers all attempts that
-// wait, each after a latency of m. All attempts must start before that time.
+// wait, each after a latency of m. All attempts must start before that time, or their latencies would be too short.
 func HangUntil(m LatencyModel, until time.Duration) LatencyModel {
 	return func(d *RandomSource, a Attempt) time.Duration { return until - a.At + m(d, a) }
 }
 
 // SwitchByHost returns a model that uses atHost for attempts at the host with that number, and atOthers for all others.
 func SwitchByHost(host int, atHost, atOthers LatencyModel) LatencyModel {
-	return switchModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, atHost, atOthers)
+	return conditionalModel(func(_ *RandomSource, a Attempt) bool { return a.Host == host }, atHost, atOthers)
 }

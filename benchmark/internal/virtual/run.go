@@ -186,7 +186,7 @@ func (r *episodeState) nextInterarrivalTime() time.Duration {
 	return r.random.InterarrivalTime(r.issued, r.Rate)
 }
 
-// startCall starts the next call of the episode, with its primary, unless all requests of the episode have started.
+// startCall starts the next call of the episode, with its primary, unless all calls of the episode have started.
 func (r *episodeState) startCall() {
 	if r.issued >= r.Requests {
 		return
