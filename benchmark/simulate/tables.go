@@ -43,7 +43,7 @@ var documentTables = []documentTable{{
 	args: "-engine dns -scenario loss2 -transport https -requests 2500 -runs 2 -strategy forwarder,dnsdist",
 }, {
 	name: "cached", render: formatCacheTable, basis: "medians of 3 runs",
-	args: "-engine cached -scenario all -strategy forwarder,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
+	args: "-engine cached -scenario all -strategy forwarder,bare-go,unbound,named,pdns,kresd,dnsdist,sdns,hickory",
 }, {
 	name: "clients", render: formatConnectionTable, basis: "one run",
 	args: "-engine cached -scenario udp,long -strategy forwarder,bare-go,unbound -runs 1",
@@ -139,11 +139,12 @@ func formatCacheTable(f engineResults) string {
 }
 
 // formatConnectionTable returns the Markdown table of DNS servers with many connections: a row for each scenario. Four
-// cells for each server have the query rate, its share of the rate over UDP, the processor time, and the memory.
+// cells for each server have the query rate, its share of the rate over UDP, the processor time, and the memory
+// of a connection with that of the kernel.
 func formatConnectionTable(f engineResults) string {
 	table := textTable{titles: []string{""}}
 	for _, udp := range f.scenarios[0].results {
-		table.titles = append(table.titles, emphasizeLibrary(udp.strategy, udp.strategy)+": queries/s", "of UDP's", "CPU µs", "kB; with kernel")
+		table.titles = append(table.titles, emphasizeLibrary(udp.strategy, udp.strategy)+": queries/s", "of UDP's", "CPU µs", "kB")
 	}
 	for _, s := range f.scenarios {
 		cells := []string{strings.TrimSuffix(strings.TrimPrefix(s.scenario.description, "DNS: over "), " connections")}
@@ -156,7 +157,7 @@ func formatConnectionTable(f engineResults) string {
 			r := rows[0]
 			rate, memory := *r.engineFigures["queries_per_second"], "–"
 			if kB, kernel := r.engineFigures["kb_per_connection"], r.engineFigures["kernel_kb_per_connection"]; kB != nil && kernel != nil {
-				memory = fmt.Sprintf("%.1f; %.1f", *kB, *kB+*kernel)
+				memory = fmt.Sprintf("%.1f", *kB+*kernel)
 			}
 			share := rate / *udp.rows[0].engineFigures["queries_per_second"]
 			cells = append(cells, fmt.Sprintf("%.0f", rate), fmt.Sprintf("%.2f", share), fmt.Sprintf("%.1f", *r.CPU), memory)
