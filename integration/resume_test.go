@@ -74,8 +74,13 @@ func TestResume(t *testing.T) {
 			learn(transport)
 			defer transport.CloseIdleConnections()
 			proxy.lasts.Store(int64(limit / 2))
-			proxy.stallAt.Store(objectSize / 2)
-			assert.Less(t, fetch(transport), limit/2)
+			for range 10 { // on a busy machine a hedge may win before the primary, whose response stalls
+				proxy.stallAt.Store(objectSize / 2)
+				assert.Less(t, fetch(transport), limit/2)
+				if transport.Snapshot().Stats.ResumeWins > 0 {
+					break
+				}
+			}
 			assert.Positive(t, transport.Snapshot().Stats.ResumeWins)
 
 			proxy.lasts.Store(int64(time.Second))
