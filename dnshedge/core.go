@@ -245,7 +245,7 @@ func (c *core) findRoute(query *wire.Query) question {
 	isLocal := query.IsStandard() && query.Class == dns.ClassINET
 	if isLocal && c.hosts != nil {
 		if h := c.hosts.Find(query, time.Now()); h != nil {
-			return question{Query: query, route: route{local: h.Answer(query)}}
+			return question{Query: query, route: route{local: h.Answer(query), exchanger: c.conf.Exchanger}}
 		}
 	}
 	q := c.findDomainRoute(query)

@@ -1,6 +1,7 @@
 package dnshedge_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -146,4 +147,19 @@ func TestHostsFileThatCannotBeReadIsAnError(t *testing.T) {
 	_, _, err := c.Exchange(question("x.", dns.TypeA), "")
 	assert.ErrorIs(t, err, os.ErrNotExist)
 	assert.ErrorContains(t, err, "dnshedge: Client.Hosts: ")
+}
+
+func TestExchangerAnswersOtherTypesOfNamesInHostsFile(t *testing.T) {
+	c := &dnshedge.Client{Exchanger: echoExchanger{}, Hosts: hostsFile(t, "192.0.2.1 x.example\n")}
+	defer c.Close()
+	m, _, err := c.ExchangeContext(t.Context(), new(dns.Msg).SetQuestion("x.example.", dns.TypeTXT), "")
+	require.NoError(t, err)
+	assert.Equal(t, dns.RcodeSuccess, m.Rcode)
+}
+
+// An echoExchanger answers each query without records.
+type echoExchanger struct{}
+
+func (echoExchanger) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	return new(dns.Msg).SetReply(m), 0, nil
 }
