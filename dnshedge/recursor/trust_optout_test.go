@@ -122,3 +122,46 @@ func TestOptOutProofDoesNotMakeNXDOMAIN(t *testing.T) {
 		assert.False(t, m.AuthenticatedData)
 	})
 }
+
+// TestUnsignedResponseNeedsOptOut has servers that answer questions for addresses without signatures. Such a response is
+// insecure if the name may be that of an unsigned delegation: an opt-out span covers the name (RFC 5155 §12.2). A
+// wildcard does not change that. The response about a name with an NSEC3 record of its own is bogus.
+func TestUnsignedResponseNeedsOptOut(t *testing.T) {
+	for kind, respond := range map[string]func(query, *dns.Msg) *dns.Msg{
+		"NXDOMAIN": func(q query, _ *dns.Msg) *dns.Msg {
+			r := respondWith("| example.tld. SOA ns.example.tld. admin.example.tld. 1 3600 600 86400 300")(q, nil)
+			r.Rcode = dns.RcodeNameError
+			return r
+		},
+		"NODATA":  respondWith("| example.tld. SOA ns.example.tld. admin.example.tld. 1 3600 600 86400 300"),
+		"address": func(q query, _ *dns.Msg) *dns.Msg { return respondWith(q.name+" A 192.0.2.99")(q, nil) },
+	} {
+		for _, withOptOut := range []bool{false, true} {
+			bubble(t, pairs, func(t *testing.T, w *testNetwork) {
+				w.sign()
+				if withOptOut {
+					optOut(w, "example.tld.", "192.0.3.1 192.0.3.2")
+				}
+				w.updateServers("192.0.3.1 192.0.3.2", func(s *server) {
+					right := s.change
+					s.change = func(q query, r *dns.Msg) *dns.Msg {
+						if right != nil {
+							r = right(q, r)
+						}
+						return onlyForType(dns.TypeA, respond)(q, r)
+					}
+				})
+				open := "bogus 10"
+				if withOptOut {
+					open = "insecure"
+				}
+				for question, want := range map[string]string{
+					"www.example.tld. A": "bogus 10", "x.w.example.tld. A": open, "y.x.w.example.tld. A": open,
+				} {
+					r := newValidatingResolver(w) // without proofs of other questions
+					assert.Equal(t, want, w.security(r, question), "%s for %s, opt-out %v", kind, question, withOptOut)
+				}
+			})
+		}
+	}
+}

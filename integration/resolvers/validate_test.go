@@ -260,3 +260,56 @@ func TestSignedZonesAreJudgedAlike(t *testing.T) {
 		assert.NotZero(t, used[i], "%s is judged alike", d.flaw)
 	}
 }
+
+// unsignedResponses are responses without signatures to questions for addresses of a signed zone.
+var unsignedResponses = map[string]func(q query, r *dns.Msg){
+	"NXDOMAIN": func(q query, r *dns.Msg) {
+		r.Rcode, r.Answer, r.Ns = dns.RcodeNameError, nil, []dns.RR{soa(parent(q.name))}
+	},
+	"NODATA": func(q query, r *dns.Msg) {
+		r.Rcode, r.Answer, r.Ns = dns.RcodeSuccess, nil, []dns.RR{soa(parent(q.name))}
+	},
+	"address": func(q query, r *dns.Msg) {
+		r.Rcode, r.Answer, r.Ns = dns.RcodeSuccess, []dns.RR{record(q.name+" A 192.0.2.99", ".")}, nil
+	},
+}
+
+// TestUnsignedResponsesAreJudgedAlike has servers that answer all questions for addresses without signatures. The response is insecure if
+// the name may be that of a delegation that is not signed: with opt-out, no record of its own denies it (RFC 5155 §12.2). The wildcard that
+// the name matches is of no account. Otherwise the response is bogus.
+func TestUnsignedResponsesAreJudgedAlike(t *testing.T) {
+	l := newLab(t)
+	root := l.addSigned(nil, &signedZone{algorithm: dns.ECDSAP256SHA256})
+	type question struct {
+		ask
+		want string
+	}
+	var questions []question
+	for _, top := range signedTops[:4] {
+		for kind, say := range unsignedResponses {
+			z := &signedZone{zone: &zone{name: strings.ToLower(kind) + "-" + top.name, addrs: l.fresh(1)}, algorithm: dns.ECDSAP256SHA256, denial: top.denial}
+			z.say = func(q query, r *dns.Msg) {
+				if q.qtype == dns.TypeA && dns.IsSubDomain("q."+z.name, q.name) {
+					say(q, r)
+				}
+			}
+			l.addSigned(root, z, "www.q A 192.0.2.1", "*.w.q A 192.0.2.3", "*.walias.q CNAME www.q", "d.q DNAME www.q")
+			for _, name := range []string{"www", "x.w", "y.x.w", "x.walias", "x.d"} {
+				want := "bogus"
+				if top.denial == signer.NSEC3OptOut && strings.HasSuffix(name, ".w") {
+					want = "insecure"
+				}
+				questions = append(questions, question{ask{name: name + ".q." + z.name, qtype: dns.TypeA, signed: true, within: patience}, want})
+			}
+		}
+	}
+	l.open(t)
+	all := validators(t, l, root.ds()[0].(*dns.DS))
+	for _, q := range questions {
+		for i, found := range findings(t, all, q.ask) {
+			if found != q.want {
+				t.Errorf("%s finds that %s is %s; want %s", all[i].name, q.name, found, q.want)
+			}
+		}
+	}
+}
