@@ -198,8 +198,8 @@ func (c *recCase) checkAnswer() {
 // server without DNSSEC has no keys.
 func (c *recCase) mayBeForged() bool {
 	if c.byValidator && !(c.w.serversHealthy() && c.w.upstreamsHealthy()) || c.byValidator && c.t.security == isBogus {
-		if slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" || z.denial == "optout" }) {
-			return true // any name might be a delegation that is not signed, which no server tells
+		if len(c.t.optedOut) > 0 || slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" }) {
+			return true // the name might be a delegation that is not signed, which no server tells
 		}
 	}
 	if c.byValidator && c.w.validator == "upstreams" {
@@ -215,8 +215,8 @@ func (c *recCase) mayBeForged() bool {
 				continue
 			}
 			kind := s.fault.kind
-			if open && slices.Contains([]string{"strips", "noSigs", "forgesBare", "nx"}, kind) {
-				return true // any name might be a delegation that is not signed
+			if (open || slices.Contains(c.t.optedOut, z) && c.isFrom(kind)) && slices.Contains(recUnsigned, kind) {
+				return true // the name might be a delegation that is not signed
 			}
 			if trusted {
 				continue
@@ -227,6 +227,15 @@ func (c *recCase) mayBeForged() bool {
 		}
 	}
 	return false
+}
+
+// isFrom reports whether the answer may be an unsigned response of a server with a fault of recUnsigned.
+func (c *recCase) isFrom(kind string) bool {
+	m := c.r.msg
+	if kind == "nx" || kind == "nodata" {
+		return len(m.Answer) == 0 && (m.Rcode == dns.RcodeNameError) == (kind == "nx")
+	}
+	return m.Rcode == dns.RcodeSuccess && len(withoutSigs(m.Answer)) == len(m.Answer)
 }
 
 // isProvenByOtherDenial reports whether servers have proved that a needed delegation is not signed, though they withhold

@@ -82,12 +82,15 @@ var recFaults = []string{
 	"silent", "silent", "drops1", "late1s", "late3s", "cut", "cutDead", "wrongID",
 	"refused", "servfail", "lame", "noEDNS",
 	"strips", "noSigs", "expired", "forgedSigs", "oldKeys",
-	"forges", "forgesBare", "nx",
+	"forges", "forgesBare", "nx", "nodata",
 	"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger",
 }
 
 // recForgers are the faults by which a server forges answers.
-var recForgers = []string{"forges", "forgesBare", "nx"}
+var recForgers = []string{"forges", "forgesBare", "nx", "nodata"}
+
+// recUnsigned are the faults by which a server sends responses without signatures.
+var recUnsigned = []string{"strips", "noSigs", "forgesBare", "nx", "nodata"}
 
 // isActiveDuring reports whether the fault is active at a time between two times.
 func (f *recFault) isActiveDuring(from, until time.Duration) bool {

@@ -113,10 +113,11 @@ func (o *recReceivedQuery) applyFault(r *dnstest.Reply, q dnstest.Query, n int) 
 		if o.fault == "forgesBare" {
 			r.Msg.Answer, r.Msg.Ns = withoutSigs(r.Msg.Answer), withoutSigs(r.Msg.Ns)
 		}
-	case "nx":
-		soa := dnstest.Negative(q, dns.RcodeNameError, 300, 300).Ns[0]
+	case "nx", "nodata":
+		code := map[string]int{"nx": dns.RcodeNameError, "nodata": dns.RcodeSuccess}[o.fault]
+		soa := dnstest.Negative(q, code, 300, 300).Ns[0]
 		soa.Header().Name = parentName(o.name)
-		rcode(dns.RcodeNameError)
+		rcode(code)
 		r.Msg.Authoritative, r.Msg.Ns = true, []dns.RR{soa}
 	}
 }

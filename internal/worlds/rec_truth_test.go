@@ -15,6 +15,7 @@ type recCorrectAnswer struct {
 	loops    bool // its aliases lead nowhere
 	needs    []*recZone
 	links    int
+	optedOut []*recZone // zones that have a name of the answer in a span with opt-out, see isOptedOut
 }
 
 // A recSecurity is the correct result of DNSSEC validation. A higher value is worse.
@@ -44,6 +45,9 @@ func (d *recData) correctAnswerOf(name string, typ uint16) (t recCorrectAnswer) 
 		f := d.findName(z, name, typ)
 		s := d.w.recordSecurity(z, name, typ, f)
 		t.security = max(t.security, s)
+		if d.w.isOptedOut(z, name, typ, f) {
+			t.optedOut = append(t.optedOut, z)
+		}
 		rrs = append(rrs, f.rrs...)
 		if f.none {
 			t.rcode = dns.RcodeNameError
@@ -154,6 +158,13 @@ func (w *recScenario) zoneSecurity(z *recZone) recSecurity {
 		return isSecure
 	}
 	return isBogus
+}
+
+// isOptedOut reports whether an NSEC3 record with opt-out covers a name, which a wildcard may match. The name may then be
+// that of a delegation that is not signed, so that data about it need no signatures (RFC 5155 §12.2). It is false for an
+// alias: a server answers the question for DS records with the alias.
+func (w *recScenario) isOptedOut(z *recZone, name string, typ uint16, f recLookupResult) bool {
+	return z.denial == "optout" && z.flaw != "noProof" && (f.none || f.wild && f.next == "") && w.isCovered(name, typ) && w.zoneSecurity(z) == isSecure
 }
 
 // recordSecurity returns the result of the validation of a name in a zone.

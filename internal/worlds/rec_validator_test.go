@@ -19,7 +19,7 @@ import (
 var recUpstreamFaults = []string{
 	"silent", "drops1", "late1s", "cut", "refused", "servfail",
 	"strips", "noSigs", "expired", "forgedSigs", "oldKeys",
-	"forges", "forgesBare", "nx",
+	"forges", "forgesBare", "nx", "nodata",
 	"raises", "raisesSets", "addsTag", "addsAlgorithm", "addsForged", "addsEnded", "addsStranger",
 }
 
@@ -171,7 +171,7 @@ func (c *recCase) mayBeForgedByUpstream() bool {
 		return !c.w.isCovered(z.nameIn("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
 	})
 	return !trusted && slices.ContainsFunc(c.w.upstreams, func(u *recServer) bool {
-		return u.fault != nil && slices.Contains([]string{"forges", "forgesBare", "nx", "strips", "noSigs", "oldKeys"}, u.fault.kind)
+		return u.fault != nil && slices.Contains([]string{"forges", "forgesBare", "nx", "nodata", "strips", "noSigs", "oldKeys"}, u.fault.kind)
 	})
 }
 
