@@ -524,8 +524,8 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	return c.resolveFlight(f)
 }
 
-// resolveFlight queries the servers for the question of the flight f, and stores the result in the cache. Unless only
-// f.server is queried, it also follows aliases to names of other routes.
+// resolveFlight queries the servers for the question of the flight f, and limits the TTLs of the answer. Unless only
+// f.server is queried, it also follows aliases to names of other routes, and stores the result in the cache.
 func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 	if f.server != nil {
 		r = c.servers.retryUntilAvailable(&f.span, f.question, func(q question) *result {

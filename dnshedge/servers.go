@@ -316,8 +316,8 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 // server to which the caller sends q itself.
 //
 // A probe asks for q's name only at a server that may receive q even if first works. At the other servers it asks for
-// other names: at first, at the fallback servers after first, and, with strict, at all servers of g. Servers that are
-// down and precede first get q from probeDownServers.
+// other names: at first, at the fallback servers after first, and at all servers of g with strict or if first is a
+// fallback server. Servers that are down and precede first get q from probeDownServers.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now, forGroup, isFallback := time.Now(), q, !slices.Contains(g, first)
 	if strict || isFallback {
@@ -455,7 +455,7 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 // questions, and most questions of q's type. Otherwise a server that never answers certain questions would delay them for
 // long.
 //
-// before returns the best response that arrived before the first of these tiers was queried, or nil.
+// before returns the best response so far of the earlier tiers, which may still be running, or nil.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
 	t := tiers[0]
 	if t.isFallback {

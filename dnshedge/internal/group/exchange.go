@@ -477,8 +477,8 @@ func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *S
 // recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
 // failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
 //
-// A server that validates reports a name with broken signatures as a DNSSEC failure, which is final. It counts as a
-// failure of the server only if s seems unable to validate (see Server.canValidate).
+// A server that validates reports a name with broken signatures as a DNSSEC failure, which is final. isFailure is true
+// for it only if s seems unable to validate (see Server.canValidate). The health of s records it as a failure anyway.
 func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()

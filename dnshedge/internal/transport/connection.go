@@ -383,8 +383,8 @@ func (c *connection) closeIfIdle() {
 }
 
 // probeIfSilent finds out whether a connection on which nothing arrives is dead. A timer calls it when queries have
-// waited for half of the stall timeout, after which a silent connection counts as dead. It sends a probe, a query that
-// every server can answer.
+// waited for half of the stall timeout, after which a silent connection counts as dead. It sends a probe, a query for
+// the NS records of the root.
 //
 // If nothing has arrived since the last call, it retires the connection: later queries use another one. While the
 // probePolicy forbids probes on shared connections, it sends none, but retires a silent connection nevertheless.

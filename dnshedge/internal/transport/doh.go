@@ -303,7 +303,7 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 
 // probeIfSilent finds out whether a connection on which nothing arrives is dead. A timer calls it when requests have
 // waited for half of the stall timeout, after which a silent connection counts as dead. It sends a probe over h, a
-// query that every server can answer.
+// query for the NS records of the root.
 //
 // If nothing has arrived since an earlier probe, it retires h: later requests use other connections. It sends no probe
 // while the probePolicy forbids probes on shared connections.

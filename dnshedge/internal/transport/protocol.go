@@ -34,8 +34,8 @@ type MessageConn interface {
 // RegisterProtocol makes the scheme s of another module available to FindScheme and Schemes. It must only be called by
 // init functions, and panics if the scheme is known. dial opens a connection to the server that a Config describes.
 //
-// The protocol must retransmit lost packets itself. So a late query is never sent to the same server again, except as a
-// hedge.
+// The protocol must retransmit lost packets itself, because RegisterProtocol sets s.RecoversLoss: the server of a late
+// query does not get the next query with the same question, unless that is a hedge or the server has several addresses.
 func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn, error)) {
 	if _, ok := schemes[s.Name]; ok {
 		panic("dnshedge: scheme " + s.Name + " is registered twice")

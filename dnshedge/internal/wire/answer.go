@@ -293,7 +293,7 @@ type ResponseOptions struct {
 }
 
 // adjustTTL returns the TTL in seconds that the client gets for the stored TTL t. It subtracts the age of the response,
-// but leaves at least one second. A stale response gets the fixed TTL of the field Stale instead.
+// but leaves at least one second of a TTL above 0. A stale response gets the fixed TTL of the field Stale instead.
 func (v *ResponseOptions) adjustTTL(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:

@@ -450,7 +450,7 @@ func SetNameErrorType(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes in place a cache key that SetNameErrorType has returned. If the key is the separate one for the
+// ToNonDSKey changes in place a cache key that SetNameErrorType has changed. If the key is the separate one for the
 // type DS, it becomes the key that all other types share. Any other key stays as it is.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
