@@ -279,8 +279,8 @@ func (u *avoidedUpstreams) recordResponsive(address string) {
 }
 
 // explainBogus adds possible causes to why, the reason of a bogus answer to q. If signatures or keys are missing, it
-// waits for a test of the upstreams. It then returns a copy of why that names the upstreams without DNSSEC. Otherwise
-// it returns why.
+// waits for a test of the upstreams. If the test finds upstreams without DNSSEC, it returns a copy of why that names
+// them. Otherwise it returns why.
 //
 // If the test found no signatures at all, the copy also names an unsigned zone as a possible cause.
 func (c *core) explainBogus(ctx context.Context, q question, why *validate.Reason) *validate.Reason {

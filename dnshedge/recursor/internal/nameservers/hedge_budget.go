@@ -36,9 +36,9 @@ func newHedgeBudget(conf Hedge) *hedgeBudget {
 // isStopped reports whether no hedge may be sent, because hedging is disabled or an outage suspends it.
 func (b *hedgeBudget) isStopped() bool { return b.off || b.outage.Load() }
 
-// checkToken returns true if the budget has a token for a hedge, beyond the tokens that hedgeReserve keeps for reliable
-// servers. It does not spend the token. If there is none, it counts a denied hedge. If hedging is stopped, it returns
-// false and counts nothing.
+// checkToken returns true if the budget has a token for a hedge, beyond the tokens that hedgeReserve keeps for hedges of
+// queries to reliable servers. It does not spend the token. If there is none, it counts a denied hedge. If hedging is
+// stopped, it returns false and counts nothing.
 func (b *hedgeBudget) checkToken() bool {
 	if b.isStopped() {
 		return false
@@ -53,8 +53,8 @@ func (b *hedgeBudget) checkToken() bool {
 // spendToken spends a token for a hedge, and returns true if the hedge may be sent. It returns false if hedging is
 // stopped, the budget has no token, or the rate limit is reached. The latter two are counted as denied hedges.
 //
-// isReliable must be true if the hedge goes to a server that usually answers. Only these hedges may use the last
-// hedgeReserve tokens.
+// isReliable must be true if the server whose answer is late usually answers. Only hedges of queries to such a server may
+// use the last hedgeReserve tokens.
 func (b *hedgeBudget) spendToken(isReliable bool) bool {
 	if b.isStopped() {
 		return false

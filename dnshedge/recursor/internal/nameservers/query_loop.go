@@ -591,8 +591,8 @@ func (l *queryLoop) reportQueryEnd(q *query, err error) {
 }
 
 // addFoundServers adds the servers that a search has found to the candidates. It then queries one of them in two cases:
-// the Task needs a server now, or a token was spent for a hedge to a found server. If the search has found no new
-// allowed address, it starts another one.
+// the Task needs a server now, or a token was spent for a hedge to a found server. If all found addresses are known
+// or not allowed, it starts another search.
 func (l *queryLoop) addFoundServers(x searchResult) {
 	s := &l.search
 	n := len(l.candidates)

@@ -105,11 +105,11 @@ func (p *Pool) selectServer(all []candidate, now time.Duration) *candidate {
 	return best
 }
 
-// selectHedgeServer returns the best of the candidates in all for a hedge, or nil if none is suitable. If some
-// candidates are usable and others are in backoff or lame, it considers only the usable ones.
+// selectHedgeServer returns the best of the candidates in all for a hedge, or nil if none is suitable. It considers
+// only candidates of the best serverClass that occurs, and no candidate without a free slot.
 //
 // It prefers servers that have no query of this Task yet, and among these a server that has never answered. If there
-// are none, it returns a server with one query. If this server usually answers, that query was probably lost.
+// are none, it returns a server with one query that usually answers, because that query was probably lost.
 func (p *Pool) selectHedgeServer(all []candidate) *candidate {
 	now := p.elapsed()
 	p.mu.Lock()
@@ -136,9 +136,9 @@ func (p *Pool) selectHedgeServer(all []candidate) *candidate {
 	return best
 }
 
-// isReliable reports whether the server of the candidate c probably answers a hedge. It must have answered the Pool
-// before the Task began, and must have answered the latest query about the zone. Servers of an attacker may answer for
-// one zone only.
+// isReliable reports whether the server of the candidate c usually answers, so that hedges of queries to it may use the
+// tokens of hedgeReserve. It must have answered the Pool before the Task began, and must have answered the latest query
+// about the zone. Servers of an attacker may answer for one zone only.
 func (p *Pool) isReliable(c *candidate) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

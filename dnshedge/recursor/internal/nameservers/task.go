@@ -46,8 +46,8 @@ type Task struct {
 	// servers.
 	//
 	// FindServers runs on a goroutine of its own, one call at a time, and concurrently with the other functions of the
-	// Task. All calls get the same context, which ends some time after the Task. needed is closed when the Task has no
-	// other server to query. Until then, the search is a hedge.
+	// Task. All calls get the same context, which ends with the Task, or some time after it if lookups are still running.
+	// needed is closed when the Task has no other server to query. Until then, the search is a hedge.
 	//
 	// HasRunningLookups reports whether lookups that FindServers has started are running after its return. It is not called
 	// during a call of FindServers. If it is nil, there are none.
