@@ -219,8 +219,24 @@ func closeCode(t testing.TB, conn *quicgo.Conn) int {
 	case <-time.After(5 * time.Second):
 		require.Fail(t, "the connection is still open")
 	}
+	return remoteCode(t, context.Cause(conn.Context()))
+}
+
+// refusalCode dials a listener that ends the connection after the handshake, and returns the application error code. The end may
+// arrive before the dial returns.
+func refusalCode(t testing.TB, at net.Addr, change func(*tls.Config, *quicgo.Config)) int {
+	t.Helper()
+	conn, err := dialRaw(t, at, change)
+	if err != nil {
+		return remoteCode(t, err)
+	}
+	return closeCode(t, conn)
+}
+
+// remoteCode returns the application error code of a connection that the peer has ended.
+func remoteCode(t testing.TB, err error) int {
+	t.Helper()
 	var ended *quicgo.ApplicationError
-	err := context.Cause(conn.Context())
 	require.ErrorAs(t, err, &ended)
 	require.True(t, ended.Remote)
 	return int(ended.ErrorCode)
