@@ -36,7 +36,8 @@ const (
 // them 1.1 times.
 //
 // Over a stream, nothing is retransmitted while other answers arrive, for at most half of the question's time and at
-// most a second. Over a Protocol of another package, nothing is retransmitted to the same address.
+// most a second. Over a Protocol of another package, which recovers lost packets itself, nothing is retransmitted to the
+// server of the last query, unless that server has several addresses.
 //
 // The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
 // package documentation.
