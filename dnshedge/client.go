@@ -73,8 +73,8 @@
 //     been unavailable for as long as Timeout. If a question may be the reason why its
 //     connection ended, it is asked again over separate connections, up to eight times.
 //   - A server may allow fewer streams over a connection of HTTPS than there are questions.
-//     Further connections are then opened one at a time. The questions that wait longest are
-//     sent last, and fail if they have no time left.
+//     Further connections are then opened, at most as many at a time as are open. The
+//     questions that wait longest are sent last, and fail if they have no time left.
 //   - An answer that does not fit into a datagram, from a server without TCP, is an error
 //     unless another server answers.
 //   - An attacker who guesses IDs costs a second query for each question, if the server does

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -102,6 +103,17 @@ func TestClientUsesSingleHTTPSConnectionOfServer(t *testing.T) {
 		o.limit = 1
 		c := l.client(off(), l.up("https", "a"))
 		assert.Zero(t, l.askEvery(c, 9*ms, 1000))
+	})
+}
+
+// A server accepts four connections of a client, and closes the others, of which several are opened at once.
+func TestClientObservesHTTPSConnectionLimitOfServer(t *testing.T) {
+	bubble(t, func(l *lab) {
+		o := openHTTPS(l, &dnstest.Server{Handler: after(200*ms, good), Streams: 1}, "a")
+		o.limit = 4
+		c := l.client(off(), l.up("https", "a"))
+		l.must(c, "first.example.")
+		assert.Zero(t, l.askEvery(c, 3*ms, 50))
 	})
 }
 
@@ -224,5 +236,65 @@ func TestClientOpensHTTPSConnectionsWhileServerIsSlow(t *testing.T) {
 		time.Sleep(time.Until(slow))
 		assert.Zero(t, l.askEvery(c, 7*ms, 30))
 		assert.LessOrEqual(t, time.Since(slow), 4*time.Second)
+	})
+}
+
+// Questions about one zone are slow, and use up all streams of a server. The other questions are answered over further
+// connections.
+func TestClientAnswersHTTPSQuestionsBesideManySlowOnes(t *testing.T) {
+	for name, streams := range map[string]int{"one stream": 1, "two streams": 2} {
+		for _, isConnected := range []bool{true, false} {
+			bubble(t, func(l *lab) {
+				openHTTPS(l, &dnstest.Server{Handler: slowZone, Streams: streams}, "a")
+				c := l.client(off(), l.up("https", "a"))
+				if isConnected {
+					l.must(c, "first.example.")
+				}
+				var all sync.WaitGroup
+				for i := range 24 {
+					all.Go(func() {
+						if i != 1 {
+							l.must(c, fmt.Sprintf("x%d.slow.example.", i))
+							return
+						}
+						_, took := l.must(c, "x.example.")
+						assert.LessOrEqual(t, took, 300*ms, "%s, connected: %v", name, isConnected)
+					})
+					time.Sleep(3 * ms)
+				}
+				all.Wait()
+			})
+		}
+	}
+}
+
+// slowZone is a handler that needs three seconds to answer questions about a zone.
+func slowZone(q dnstest.Query) dnstest.Reply {
+	if strings.HasSuffix(q.Question[0].Name, ".slow.example.") {
+		return after(3*time.Second, good)(q)
+	}
+	return good(q)
+}
+
+// Slow questions leave one stream of a connection free, over which other questions are answered one after the other.
+func TestClientOpensHTTPSConnectionWhenQuestionsWaitForSingleStream(t *testing.T) {
+	bubble(t, func(l *lab) {
+		o := openHTTPS(l, &dnstest.Server{Handler: slowZone, Streams: 8}, "a")
+		c := l.client(off(), l.up("https", "a"))
+		l.must(c, "first.example.")
+		var all sync.WaitGroup
+		for i := range 7 {
+			all.Go(func() { l.must(c, fmt.Sprintf("x%d.slow.example.", i)) })
+		}
+		time.Sleep(ms)
+		for i := range 16 {
+			all.Go(func() {
+				_, took := l.must(c, fmt.Sprintf("x%d.example.", i))
+				assert.LessOrEqual(t, took, 250*ms)
+			})
+		}
+		time.Sleep(200 * ms)
+		assert.LessOrEqual(t, o.most.Load(), int64(3), "one of them for retransmissions")
+		all.Wait()
 	})
 }

@@ -15,13 +15,14 @@ const (
 	maxSockets = 32
 
 	growWait          = 50 * time.Millisecond // expected wait for a stream above which another connection is opened
+	maxStreamWait     = 3 * growWait          // wait of the oldest request above which another one is opened in any case
 	growPause         = 5 * time.Second       // time without new connections after an additional connection failed or answered nothing
 	waitCheckInterval = 50 * time.Millisecond // interval at which waiting requests are checked for their deadlines
 )
 
 // An httpConnPool is a connection pool of an httpsTransport. A request uses the oldest connection with a free HTTP/2
-// stream. So connections that were opened for a burst become idle and are closed. If no stream is free and the expected
-// wait is long, another connection is opened, one at a time.
+// stream. So connections that were opened for a burst become idle and are closed. If no stream is free and requests wait
+// long, further connections are opened, at most as many at a time as there are open ones.
 //
 // The most recent request gets the first free stream, because an old request may reach its deadline before it is
 // answered. An httpConnPool is safe for concurrent use.
@@ -42,8 +43,9 @@ type httpConnPool struct {
 
 // An httpWaiter is a request that waits for a free stream of an httpConnPool.
 type httpWaiter struct {
-	end  time.Time      // deadline of the request; zero: none
-	conn chan *httpConn // receives the connection, or nil if no stream will be free in time; capacity 1
+	since time.Time      // time at which the request began to wait
+	end   time.Time      // deadline of the request; zero: none
+	conn  chan *httpConn // receives the connection, or nil if no stream will be free in time; capacity 1
 }
 
 // acquireConn returns a connection with a stream that is reserved for one request. When the request has ended, the
@@ -62,7 +64,7 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 		l.mu.Unlock()
 		return h, nil
 	}
-	me := &httpWaiter{conn: make(chan *httpConn, 1)}
+	me := &httpWaiter{since: now, conn: make(chan *httpConn, 1)}
 	me.end, _ = ctx.Deadline()
 	if l.willMissDeadline(me, now, l.expectedWait(now)) {
 		l.mu.Unlock()
@@ -145,16 +147,32 @@ func (l *httpConnPool) reserveStream(h *httpConn, now time.Time) bool {
 func (l *httpConnPool) addConn() *httpConn {
 	h := l.makeConn(max(l.limit, 1))
 	h.pool, h.addedAt = l, time.Now()
+	if len(l.conns) > 0 {
+		h.capacity = min(h.capacity, l.conns[0].capacity)
+	}
 	l.conns = append(l.conns, h)
 	return h
 }
 
 // openAdditionalConn adds a connection to a pool that is short of streams. It reserves a stream of the connection for a
-// request, and returns the connection. It returns nil if the expected wait is short, the pool is full, or another
-// connection is still being opened. The caller must hold mu.
+// request, and returns the connection. It returns nil if the wait for a stream is short, or if the pool is full. The
+// caller must hold mu.
+//
+// It also returns nil if the connections that are being opened suffice for the waiting requests, or if they are as many
+// as the open ones. So a server that accepts no more connections rejects at most as many as it has accepted.
 func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
-	isConnecting := func(h *httpConn) bool { return !h.hasConnected.Load() }
-	if !l.canGrow(now) || l.expectedWait(now) < growWait || slices.ContainsFunc(l.conns, isConnecting) {
+	opening, streams := 0, 0
+	for _, h := range l.conns {
+		if !h.hasConnected.Load() {
+			opening++
+			streams += h.capacity - h.usedStreams
+		}
+	}
+	isOverdue := len(l.waiting) > 0 && now.Sub(l.waiting[0].since) >= maxStreamWait // requests for slow answers have most streams
+	switch {
+	case !l.canGrow(now), !isOverdue && l.expectedWait(now) < growWait:
+		return nil
+	case opening > 0 && (streams >= len(l.waiting) || opening >= len(l.conns)-opening):
 		return nil
 	}
 	h := l.addConn()
