@@ -242,10 +242,10 @@ func TestClientOpensHTTPSConnectionsWhileServerIsSlow(t *testing.T) {
 // Questions about one zone are slow, and use up all streams of a server. The other questions are answered over further
 // connections.
 func TestClientAnswersHTTPSQuestionsBesideManySlowOnes(t *testing.T) {
-	for name, streams := range map[string]int{"one stream": 1, "two streams": 2} {
+	for name, streams := range map[string]int{"one stream": 1, "two streams": 2, "HTTP/1.1": 0} {
 		for _, isConnected := range []bool{true, false} {
 			bubble(t, func(l *lab) {
-				openHTTPS(l, &dnstest.Server{Handler: slowZone, Streams: streams}, "a")
+				openHTTPS(l, &dnstest.Server{Handler: slowZone, Streams: streams, HTTP1: streams == 0}, "a")
 				c := l.client(off(), l.up("https", "a"))
 				if isConnected {
 					l.must(c, "first.example.")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -228,7 +229,7 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 		}
 		w.lastAnswer.Store(&h.lastAnswer)
 		a, setup, written, err = d.sendOverConn(ctx, h, q)
-		if !errors.Is(err, errNoStream) || ctx.Err() != nil {
+		if !errors.Is(err, errNoStream) || written && !q.IsStandard() || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
@@ -413,6 +414,8 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	var state atomic.Int32
 	var got atomic.Int64 // time at which the request got a connection, in Unix nanoseconds
 	var opened atomic.Bool
+	ctx, stop := h.cancelIfSerial(ctx, &got)
+	defer stop()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
 			if sent.abandoned.Load() { // net/http is about to repeat a request that the server has refused
@@ -425,6 +428,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 			if !i.Reused {
 				opened.Store(true)
 				d.Owner.RecordHandshake(time.Since(start))
+				h.recordProtocol(i.Conn)
 			}
 			if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
 				h.pool.distributeStreams() // further streams are available now
@@ -450,7 +454,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 		return nil, 0, err
 	}
 	defer resp.Body.Close()
-	h.recordAnswer(d.Owner.StallTimeout()/2, q == wire.RootServers, resp.ProtoMajor < 2)
+	h.recordAnswer(d.Owner.StallTimeout()/2, q == wire.RootServers, resp.ProtoMajor >= 2)
 	a, err := d.readAnswer(resp, q)
 	if err != nil {
 		return nil, 0, err
@@ -460,12 +464,16 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	if opened.Load() {
 		setup = began.Sub(start)
 	}
-	took := time.Since(began)
+	d.recordLatency(h, q, time.Since(began))
+	return a, setup, nil
+}
+
+// recordLatency reports that q was answered over h after the time took.
+func (d *httpsTransport) recordLatency(h *httpConn, q *wire.Query, took time.Duration) {
 	if h.pool != nil && q != wire.RootServers {
 		h.pool.recordLatency(took)
 	}
 	d.Owner.RecordAnswer(took, h.connectionRTT())
-	return a, setup, nil
 }
 
 // readAnswer parses the DNS message in the HTTP response resp, which must fit the query q. It returns an error if the
@@ -531,6 +539,9 @@ type httpConn struct {
 	stallTimeout func() time.Duration // the Owner's method StallTimeout
 	hasAnswered  atomic.Bool          // a request had an HTTP response
 	hasConnected atomic.Bool          // a request got an open connection
+	isHTTP2      atomic.Bool          // the newest connection uses HTTP/2
+	serial       context.Context      // ends when a connection uses HTTP/1.1, although limit is 1
+	markSerial   context.CancelFunc   // ends serial
 
 	pool        *httpConnPool // nil: the httpConn is for a single request
 	addedAt     time.Time     // time at which it was added to the pool; never changes
@@ -567,6 +578,7 @@ type httpConn struct {
 // more streams. If limit is 1, that dial fails with errNoStream while the first connection is in use.
 func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
+	h.serial, h.markSerial = context.WithCancel(context.Background())
 	h.capacity = h.initialCapacity()
 	h.stallTimer = time.AfterFunc(time.Hour, func() { d.probeIfSilent(h) })
 	h.stallTimer.Stop()
@@ -613,8 +625,7 @@ func (h *httpConn) initialCapacity() int {
 }
 
 // isRetired reports whether h accepts no further requests, so that the pool must remove it. That is the case after
-// retireConnection, or after h was found to be dead. It is also the case if h may have only one connection, but the
-// server uses HTTP/1.1, for which several are needed.
+// retireConnection, or after h was found to be dead.
 func (h *httpConn) isRetired() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -710,25 +721,53 @@ func (h *httpConn) retireConnection() {
 	h.retired = true
 }
 
+// recordProtocol records whether c, a connection that was opened for h, uses HTTP/2 or HTTP/1.1. The caller's request
+// must have got c already.
+//
+// If c uses HTTP/1.1 and h is limited to one connection, h is retired, and the pool replaces it by an httpConn with
+// several. The requests that wait until c is free end with errNoStream, and are sent over the new httpConn.
+func (h *httpConn) recordProtocol(c net.Conn) {
+	t, ok := c.(*tls.Conn)
+	isHTTP2 := ok && t.ConnectionState().NegotiatedProtocol == "h2"
+	h.isHTTP2.Store(isHTTP2)
+	if isHTTP2 || h.limit > 1 || h.pool == nil {
+		return
+	}
+	h.pool.allowMoreConns()
+	h.retireConnection()
+	h.markSerial()
+	h.pool.distributeStreams()
+}
+
+// cancelIfSerial returns a context for a request that may wait for the connection of h. The context ends with
+// errNoStream if that connection has one request at a time (see recordProtocol), unless got is set. The caller must set
+// got when the request gets the connection, and call stop when it has ended.
+func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ context.Context, stop func()) {
+	if h.limit > 1 || h.isHTTP2.Load() {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	unregister := context.AfterFunc(h.serial, func() {
+		if got.Load() == 0 {
+			cancel(errNoStream)
+		}
+	})
+	return ctx, func() {
+		unregister()
+		cancel(nil)
+	}
+}
+
 // recordAnswer records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
 // or after a multiple of wait that doubles for each answered probe. probe must be true if the response is the response
-// to a probe.
-//
-// serial must be true if the server uses HTTP/1.1. In that case, an httpConn that is limited to one connection is
-// retired, and the pool replaces it by an httpConn with several.
-func (h *httpConn) recordAnswer(wait time.Duration, probe, serial bool) {
+// to a probe, and isHTTP2 if it came over HTTP/2.
+func (h *httpConn) recordAnswer(wait time.Duration, probe, isHTTP2 bool) {
 	h.hasAnswered.Store(true)
-	if !serial {
+	if isHTTP2 {
 		h.lastAnswer.Store(time.Now().UnixNano())
-	}
-	if serial && h.limit == 1 && h.pool != nil {
-		h.pool.allowMoreConns()
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if serial && h.limit == 1 {
-		h.retired = true
-	}
 	h.probing = false
 	if !probe {
 		h.probes = 0
