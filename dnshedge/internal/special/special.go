@@ -106,9 +106,6 @@ func FindZone(name []byte, all bool) *Zone {
 	return nil
 }
 
-// Name returns the domain name of the zone's apex, with a final dot.
-func (z *Zone) Name() string { return z.name }
-
 // Answer returns the response to a question for a name in the zone and the type qtype. spelled is the name in the
 // client's spelling, which is also the owner name of the records.
 //
