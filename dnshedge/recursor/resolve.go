@@ -88,7 +88,7 @@ func (l *lookup) followReferrals(ctx context.Context, q question, shared bool) (
 				return nil, errGlueArrived
 			}
 		case !full:
-			if r := synth.cacheMinimisedDenial(ctx, part, z, r); r != nil {
+			if r := synth.cacheMinimisedDenial(ctx, z, r); r != nil {
 				return r, nil
 			}
 			minimised.disabled = r.kind == kindMinimisedRefused || r.Rcode != dns.RcodeSuccess // false: the next question has more labels
@@ -454,12 +454,12 @@ func (s *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
 	return ok && found.Kind == validate.NoData
 }
 
-// cacheMinimisedDenial caches the DNSSEC proofs in r, the answer of a server of z to the question minimised, whose name is
-// minimised (RFC 9156).
+// cacheMinimisedDenial caches the DNSSEC proofs in r, the answer of a server of z to a question whose name is minimised
+// (RFC 9156).
 //
-// If they prove that this name does not exist, no name below it exists either (RFC 8020). It then returns the answer to
+// If they prove that the minimised name does not exist, no name below it exists either (RFC 8020). It then returns the answer to
 // the full question. Otherwise it returns nil, also if s is nil.
-func (s *synthesizer) cacheMinimisedDenial(ctx context.Context, minimised question, z *delegation, r *parsedResponse) *parsedResponse {
+func (s *synthesizer) cacheMinimisedDenial(ctx context.Context, z *delegation, r *parsedResponse) *parsedResponse {
 	if s == nil || s.badSignatures || r.kind != kindAnswer {
 		return nil
 	}

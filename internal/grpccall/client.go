@@ -157,13 +157,13 @@ func (in *Client) DescribeKey(host, route string, learned []time.Duration) (sour
 }
 
 // checkEligibility counts a call of c over cc and decides whether it may be hedged. The argument o holds the overrides
-// of ctx. The function obstacle reports why the call cannot have several attempts; it is called only if no other reason
+// of its context. The function obstacle reports why the call cannot have several attempts; it is called only if no other reason
 // prevents hedging.
 //
 // The results are the settings m of the method, the fixed hedge delay, and the reason why the call must not be hedged.
 // A delay of 0 means that the learned delays apply. The reason is [policy.None] if the call may be hedged. If hedging
 // is switched off, m is nil.
-func (in *Client) checkEligibility(ctx context.Context, o race.Overrides, cc *grpc.ClientConn, c race.CallTarget, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
+func (in *Client) checkEligibility(o race.Overrides, cc *grpc.ClientConn, c race.CallTarget, obstacle func(*methodRule) grpcattempt.Obstacle) (m *methodRule, delay time.Duration, reason observe.Reason) {
 	facts := in.CountCall(o.Retry)
 	if !facts.SwitchedOff {
 		m = in.rules.ruleOf(in.configs.ConfigFor(c.Target), c.Method)

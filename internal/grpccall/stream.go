@@ -26,7 +26,7 @@ func (in *Client) InterceptStream(ctx context.Context, desc *grpc.StreamDesc, cc
 		return streamer(ctx, desc, cc, method, opts...)
 	}
 	args := streamArgs{ctx, *desc, cc, callTargetOf(cc, method), streamer, opts}
-	m, delay, reason := in.checkEligibility(ctx, o, cc, args.callTarget, func(*methodRule) grpcattempt.Obstacle {
+	m, delay, reason := in.checkEligibility(o, cc, args.callTarget, func(*methodRule) grpcattempt.Obstacle {
 		switch {
 		case desc.ClientStreams || !desc.ServerStreams:
 			return grpcattempt.SeveralMessages

@@ -36,7 +36,7 @@ func (in *Client) makeCall(ctx context.Context, c *unaryCall) (err error) {
 		return err
 	}
 	c.IsRetry = o.Retry
-	m, delay, reason := in.checkEligibility(ctx, o, args.cc, args.callTarget, func(m *methodRule) grpcattempt.Obstacle {
+	m, delay, reason := in.checkEligibility(o, args.cc, args.callTarget, func(m *methodRule) grpcattempt.Obstacle {
 		if o := m.typeCache.FillTemplate(&c.template, args.req, args.reply, args.opts); o != grpcattempt.None || in.options.HedgeConns == nil || !c.template.Request.IsPrepared() {
 			return o
 		}

@@ -35,13 +35,13 @@ func (x *experiment) endCall(now time.Time, r *Result) {
 	}
 }
 
-// report returns the results of the audit. ok is false if the host is not audited.
-func (x *experiment) report() (v observe.Audit, ok bool) {
+// report returns the results of the audit, or the zero value if the host is not audited.
+func (x *experiment) report() observe.Audit {
 	a := x.audit.Load()
 	if a == nil {
-		return v, false
+		return observe.Audit{}
 	}
-	return a.Report(), true
+	return a.Report()
 }
 
 // takeNewResults returns the results that the audit has produced since takeNewResults was last called. If there are new

@@ -43,7 +43,7 @@ func (k *Key) Snapshot() Snapshot {
 		v.Denied = make(map[observe.Reason]int64)
 	}
 	v.Unresumed = maps.Clone(k.counters.Unresumed)
-	v.Audit, _ = k.experiment.report()
+	v.Audit = k.experiment.report()
 	if s := k.schedule.Load(); s != nil {
 		v.Delays = slices.Clone(s.hedgeDelays())
 	}
@@ -56,7 +56,7 @@ func (k *Key) Snapshot() Snapshot {
 // State returns the current state of the key for observers. The adapter must set Endpoints, and may change Delay.
 func (k *Key) State() observe.KeyState {
 	s := observe.KeyState{KeyInfo: k.Info, Tokens: k.Tokens(), Share: k.account.EffectiveShare(k.engine.Config().Share)}
-	s.Audit, _ = k.experiment.report()
+	s.Audit = k.experiment.report()
 	if delays := k.Schedule().hedgeDelays(); len(delays) > 0 {
 		s.Delay = delays[0]
 	}
