@@ -161,10 +161,9 @@ func (w *recScenario) zoneSecurity(z *recZone) recSecurity {
 }
 
 // isOptedOut reports whether an NSEC3 record with opt-out covers a name, which a wildcard may match. The name may then be
-// that of a delegation that is not signed, so that data about it need no signatures (RFC 5155 §12.2). It is false for an
-// alias: a server answers the question for DS records with the alias.
+// that of a delegation that is not signed, so that data about it need no signatures (RFC 5155 §12.2).
 func (w *recScenario) isOptedOut(z *recZone, name string, typ uint16, f recLookupResult) bool {
-	return z.denial == "optout" && z.flaw != "noProof" && (f.none || f.wild && f.next == "") && w.isCovered(name, typ) && w.zoneSecurity(z) == isSecure
+	return z.denial == "optout" && z.flaw != "noProof" && (f.none || f.wild) && w.isCovered(name, typ) && w.zoneSecurity(z) == isSecure
 }
 
 // recordSecurity returns the result of the validation of a name in a zone.
