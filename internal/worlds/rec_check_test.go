@@ -205,9 +205,7 @@ func (c *recCase) mayBeForged() bool {
 	if c.byValidator && c.w.validator == "upstreams" {
 		return c.mayBeForgedByUpstream()
 	}
-	trusted := c.isValidated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
-		return !c.w.isCovered(z.nameIn("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
-	})
+	trusted := c.needsSignatures()
 	open := slices.ContainsFunc(c.t.needs, func(z *recZone) bool { return z.denial == "iterations" })
 	for _, z := range c.t.needs {
 		for _, s := range z.servers {
@@ -227,6 +225,13 @@ func (c *recCase) mayBeForged() bool {
 		}
 	}
 	return false
+}
+
+// needsSignatures reports whether all of the answer must be signed.
+func (c *recCase) needsSignatures() bool {
+	return c.isValidated() && c.w.client.trust != "report" && c.t.security != isInsecure && !c.isProvenByOtherDenial() && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
+		return !c.w.isCovered(z.nameIn("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
+	})
 }
 
 // isFrom reports whether the answer may be an unsigned response of a server with a fault of recUnsigned.

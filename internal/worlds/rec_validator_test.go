@@ -167,10 +167,7 @@ func (w *recScenario) upstreamsHealthy() bool {
 // mayBeForgedByUpstream reports whether an upstream may forge an answer undetected, because not all of the answer is
 // signed.
 func (c *recCase) mayBeForgedByUpstream() bool {
-	trusted := c.isValidated() && c.w.client.trust != "report" && c.t.security != isInsecure && !slices.ContainsFunc(c.t.needs, func(z *recZone) bool {
-		return !c.w.isCovered(z.nameIn("x"), dns.TypeA) || c.w.zoneSecurity(z) == isInsecure
-	})
-	return !trusted && slices.ContainsFunc(c.w.upstreams, func(u *recServer) bool {
+	return !c.needsSignatures() && slices.ContainsFunc(c.w.upstreams, func(u *recServer) bool {
 		return u.fault != nil && slices.Contains([]string{"forges", "forgesBare", "nx", "nodata", "strips", "noSigs", "oldKeys"}, u.fault.kind)
 	})
 }
