@@ -72,9 +72,9 @@
 //     response from another server is returned at once. So is the error of a server that has
 //     been unavailable for as long as Timeout. If a question may be the reason why its
 //     connection ended, it is asked again over separate connections, up to eight times.
-//   - A server may allow fewer streams over a connection of HTTPS than there are questions.
-//     Further connections are then opened, at most as many at a time as are open. The
-//     questions that wait longest are sent last, and fail if they have no time left.
+//   - A server may allow fewer streams over a connection of HTTPS or QUIC than there are
+//     questions. Then further connections are opened, at most as many at a time as are open.
+//     The questions that wait longest are sent last, and fail if they have no time left.
 //   - An answer that does not fit into a datagram, from a server without TCP, is an error
 //     unless another server answers.
 //   - An attacker who guesses IDs costs a second query for each question, if the server does

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
@@ -43,7 +44,9 @@ type ProtocolConn interface {
 	//
 	// When ctx ends, Exchange cancels the query and returns soon. A *StatusError means that the server has responded without
 	// a DNS message. Any other error means that the server has ended the exchange or the connection. If the connection has
-	// ended, Done must be closed before Exchange returns, or the error must be net.ErrClosed (errors.Is).
+	// ended, Done must be closed before Exchange returns, or the error must be net.ErrClosed (errors.Is). If the server
+	// permits no more queries at a time over the connection, Exchange should return ErrNoStream, at the latest after 50 ms.
+	// The Client then uses another connection.
 	Exchange(ctx context.Context, query []byte) (response []byte, err error)
 
 	// Done returns a channel that is closed when the connection has ended, or accepts no further queries.
@@ -52,6 +55,10 @@ type ProtocolConn interface {
 	// Close closes the connection. Exchange then returns an error.
 	Close() error
 }
+
+// ErrNoStream is the error of a query that was not sent, because the server limits the number of queries in flight over
+// a connection, for example by its HTTP/2 or QUIC streams.
+var ErrNoStream = localerror.ErrBusy
 
 // RegisterProtocol makes the protocol p available to all Clients. It must be called by an init function. It panics if a
 // field is not set, or if the scheme is registered already.

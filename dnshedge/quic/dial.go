@@ -16,7 +16,8 @@ const (
 	alpnDoQ   = "doq"
 	alpnHTTP3 = "h3"
 
-	idleTimeout = 30 * time.Second // of a connection on which no packet arrives
+	idleTimeout   = 30 * time.Second      // of a connection on which no packet arrives
+	streamTimeout = 50 * time.Millisecond // time in which a query must get a stream
 
 	minSilence = time.Second // a connection with waiting queries on which nothing arrives for so long has ended
 	silentRTTs = 8           // or for as many round trips, if that is longer

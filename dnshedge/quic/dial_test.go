@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/base64"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
@@ -19,6 +21,7 @@ import (
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/dnshedge/quic"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // A quicServer accepts QUIC connections, and has a handler for the queries on them.
@@ -153,6 +156,54 @@ func TestClientKeepsConnectionAtStreamLimit(t *testing.T) {
 			wg.Wait()
 			assert.Len(t, s.accepted(), 1)
 		})
+	}
+}
+
+// Slow questions use up all streams of a server. The other questions are answered over further connections.
+func TestClientOpensConnectionsAtStreamLimit(t *testing.T) {
+	dnstest.Certificate() // outside the bubbles
+	for _, scheme := range schemes {
+		for _, streams := range []int64{1, 2, 10} {
+			synctest.Test(t, func(t *testing.T) {
+				n, err := netsim.NewMemory(1, "client", "s")
+				require.NoError(t, err)
+				defer n.Close()
+				n.Set("client", "s", netsim.Profile{Delay: netsim.Constant(10 * time.Millisecond)})
+				socket, err := n.Host("s").ListenPacket("udp", ":853")
+				require.NoError(t, err)
+				server := &quicgo.Transport{Conn: socket}
+				l, err := server.Listen(serverConfig(scheme), &quicgo.Config{MaxIncomingStreams: streams})
+				require.NoError(t, err)
+				run := serveQUIC(l, scheme, func(_ *quicgo.Conn, query []byte, to responseStream) {
+					if strings.Contains(string(query), "slow") {
+						time.Sleep(3 * time.Second)
+					}
+					to.respond(reply(t, query), true)
+				})
+				c := newClient(t, scheme, n.Host("s").Addr().String()+":853")
+				c.Dialer = n.Host("client")
+				ask(t, c, "first.example.")
+				var all sync.WaitGroup
+				for i := range 24 {
+					all.Go(func() {
+						if i != 5 {
+							ask(t, c, fmt.Sprintf("x%d.slow.example.", i))
+							return
+						}
+						assert.LessOrEqual(t, ask(t, c, "x.example."), 300*time.Millisecond, "%s %d", scheme, streams)
+					})
+					time.Sleep(3 * time.Millisecond)
+				}
+				all.Wait()
+				assert.LessOrEqual(t, len(run.accepted()), 2*(24/int(streams)+3), "%s %d", scheme, streams)
+				_ = c.Close()
+				time.Sleep(time.Second)
+				_ = socket.Close()
+				_ = server.Close()
+				run.wg.Wait()
+				time.Sleep(time.Minute) // package quic-go keeps closed connections for a moment
+			})
+		}
 	}
 }
 

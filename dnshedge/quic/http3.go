@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	quicgo "github.com/quic-go/quic-go"
@@ -32,8 +33,6 @@ const (
 
 	http3UniStreams = 3       // for control and for the two directions of QPACK (RFC 9114 §6.2)
 	maxReplyHeader  = 1 << 14 // bytes of a response's header
-
-	streamTimeout = 100 * time.Millisecond // time in which a probe must get a stream
 )
 
 // An http3Conn is a connection for DNS over HTTP/3 to an upstream.
@@ -84,17 +83,29 @@ func serverURL(to dnshedge.DialTarget) (url.URL, error) {
 }
 
 // Exchange sends a query as an HTTP request, and returns the response. If ctx ends, the request is cancelled. It
-// implements dnshedge.ProtocolConn.
+// implements dnshedge.ProtocolConn. It returns dnshedge.ErrNoStream if the server permits no further stream in time.
 func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 	watch := c.watchSilence()
 	defer watch.stop()
-	trace := &httptrace.ClientTrace{WroteHeaders: func() { watch.querySent.Store(true) }}
-	request, err := c.newRequest(httptrace.WithClientTrace(ctx, trace), query)
+	streamCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	unsent := time.AfterFunc(streamTimeout, cancel)
+	defer unsent.Stop()
+	var wrote atomic.Bool
+	trace := &httptrace.ClientTrace{WroteHeaders: func() {
+		unsent.Stop()
+		wrote.Store(true)
+		watch.querySent.Store(true)
+	}}
+	request, err := c.newRequest(httptrace.WithClientTrace(streamCtx, trace), query)
 	if err != nil {
 		return nil, err
 	}
 	response, err := c.client.RoundTrip(request)
-	if err != nil {
+	switch {
+	case err != nil && !wrote.Load() && streamCtx.Err() != nil && ctx.Err() == nil:
+		return nil, dnshedge.ErrNoStream
+	case err != nil:
 		return nil, c.explainRequestError(ctx, err)
 	}
 	defer response.Body.Close()
@@ -117,17 +128,10 @@ func (c *http3Conn) Exchange(ctx context.Context, query []byte) ([]byte, error) 
 	return b, nil
 }
 
-// sendRootQuery sends a probe, a query for the servers of the root, and waits for the response until ctx ends. It gives
-// up if the server permits no further stream within 100 ms (streamTimeout).
+// sendRootQuery sends a probe, a query for the servers of the root, and waits for the response until ctx ends. It does
+// nothing if the server permits no further stream.
 func (c *http3Conn) sendRootQuery(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	unsent := time.AfterFunc(streamTimeout, cancel)
-	defer unsent.Stop()
-	trace := &httptrace.ClientTrace{WroteHeaders: func() {
-		unsent.Stop()
-		c.probeSent.Store(true)
-	}}
+	trace := &httptrace.ClientTrace{WroteHeaders: func() { c.probeSent.Store(true) }}
 	_, _ = c.Exchange(httptrace.WithClientTrace(ctx, trace), rootQuery)
 }
 

@@ -46,11 +46,25 @@ func (c doqConn) Exchange(ctx context.Context, query []byte) ([]byte, error) {
 	if err := checkMessage(query); err != nil {
 		return nil, err
 	}
-	stream, err := c.OpenStreamSync(ctx)
+	stream, err := c.openStream(ctx)
 	if err != nil {
-		return nil, c.explainQueryError(err)
+		return nil, err
 	}
 	return c.exchangeOver(ctx, stream, query)
+}
+
+// openStream opens a stream. It returns dnshedge.ErrNoStream if the server permits none in time.
+func (c doqConn) openStream(ctx context.Context) (*quicgo.Stream, error) {
+	streamCtx, cancel := context.WithTimeout(ctx, streamTimeout)
+	defer cancel()
+	stream, err := c.OpenStreamSync(streamCtx)
+	switch {
+	case err == nil:
+		return stream, nil
+	case ctx.Err() == nil && streamCtx.Err() != nil:
+		return nil, dnshedge.ErrNoStream
+	}
+	return nil, c.explainQueryError(err)
 }
 
 // sendRootQuery sends a probe, a query for the servers of the root, and waits for the response until ctx ends. It does

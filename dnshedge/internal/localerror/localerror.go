@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ErrBusy is the error of a query that was not sent. The server limits the HTTP/2 streams of a connection, and no
-// stream became free in time.
+// ErrBusy is the error of a query that was not sent. The server limits the streams of a connection, and no stream became
+// free in time.
 var ErrBusy = errors.New("dnshedge: no stream of the server is free in time")
 
 var local = [...]error{

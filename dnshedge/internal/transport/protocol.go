@@ -10,19 +10,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
 const (
-	maxProtocolConns = 8   // open connections of a pool
-	queriesPerConn   = 100 // queries in flight on a connection at which a pool opens another one
+	queriesPerConn  = 100                // queries in flight on a connection at which a pool opens another one
+	maxProtocolLoad = 8 * queriesPerConn // queries in flight for which a pool opens connections; at most maxSockets
+
+	limitTolerance = 5 * time.Millisecond // time after which a query needs permission of a connection later than another one
 )
 
 // A MessageConn is a connection to a server over a protocol that another module provides. The protocol assigns each
 // response to its query. It is safe for concurrent use.
 type MessageConn interface {
 	// Exchange sends the DNS message query, whose ID is 0, and returns the response. When ctx ends, it returns soon. If it
-	// fails because the connection has ended, Done is closed before, or the error is net.ErrClosed (errors.Is).
+	// fails because the connection has ended, Done is closed before, or the error is net.ErrClosed (errors.Is). If it has
+	// not sent the query, because the server permits no more queries at a time, the error is localerror.ErrBusy.
 	Exchange(ctx context.Context, query []byte) (response []byte, err error)
 	// Done returns a channel that is closed when the connection has ended, or accepts no further queries. The next query then
 	// needs another connection.
@@ -65,11 +69,13 @@ var _ sender = (*protocolTransport)(nil)
 // question, and one for later queries of the question. A query that needs a connection of its own gets a pool of its
 // own. It is safe for concurrent use.
 type messageConnPool struct {
-	mu      sync.Mutex // guards the fields below, and the counters of the connections
-	conns   []*pooledMessageConn
-	opening *messageConnOpening // the connection that is being opened; nil: none
-	closed  bool                // the pool needs no further connection
-	room    chan struct{}       // capacity 1; full if a connection may have become free for a waiting query; nil: none has waited
+	mu         sync.Mutex // guards the fields below, and the counters of the connections
+	conns      []*pooledMessageConn
+	openings   []*messageConnOpening // connections that are being opened, oldest first
+	waiting    int                   // number of queries that wait for a connection
+	nextGrowth time.Time             // no additional connection is opened before this time
+	closed     bool                  // the pool needs no further connection
+	room       chan struct{}         // capacity 1; full if a connection may have become free for a waiting query; nil: none has waited
 }
 
 // A pooledMessageConn is an open connection of a messageConnPool. It counts its responses and its queries in flight. A
@@ -77,10 +83,17 @@ type messageConnPool struct {
 type pooledMessageConn struct {
 	MessageConn
 	pool       *messageConnPool
-	inFlight   int          // queries that wait for a response
-	answers    int          // responses so far
-	lastAnswer atomic.Int64 // time of the last response, in Unix nanoseconds; 0: none
-	broken     atomic.Bool  // an exchange has failed because the connection has ended
+	inFlight   []*queryInFlight // queries that wait for a response, oldest first
+	limit      int              // number of queries in flight at which a query needs another connection
+	answers    int              // responses so far
+	lastAnswer atomic.Int64     // time of the last response, in Unix nanoseconds; 0: none
+	broken     atomic.Bool      // an exchange has failed because the connection has ended
+}
+
+// A queryInFlight is a query that was assigned to a connection and has not ended.
+type queryInFlight struct {
+	*pooledMessageConn
+	began time.Time
 }
 
 // A messageConnOpening is the opening of a connection: several queries can wait for its result, the connection or an
@@ -191,66 +204,93 @@ func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *Quer
 }
 
 // sendQuery sends q, at most once, over a connection of the pool l, and returns the response. use describes how q got
-// that connection, and is valid even if err is not nil.
+// that connection, and is valid even if err is not nil. If the connection permits no further query, q uses another one.
 func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
-	c, use, err := p.acquireConn(ctx, l)
-	if err != nil {
-		return nil, use, err
+	for tries := 0; ; tries++ {
+		c, use, err := p.acquireConn(ctx, l)
+		if err != nil {
+			return nil, use, err
+		}
+		if tries == 0 {
+			p.Owner.RecordQuery()
+		}
+		w.lastAnswer.Store(&c.lastAnswer)
+		a, err = p.waitForAnswer(ctx, c, q)
+		if !errors.Is(err, localerror.ErrBusy) || ctx.Err() != nil {
+			return a, use, err
+		}
 	}
-	w.lastAnswer.Store(&c.lastAnswer)
-	a, err = p.waitForAnswer(ctx, c, q)
-	return a, use, err
 }
 
 // acquireConn returns a connection of the pool l for one query, and counts the query as in flight. The caller must pass
-// the connection to fetchAnswer, which counts the end of the query. use describes how the query got the connection.
+// the result to fetchAnswer, which counts the end of the query. use describes how the query got the connection.
 //
-// It opens a connection if there is none, or if all have queriesPerConn queries in flight. A query that waits for this
-// takes another connection as soon as that has room.
-func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *pooledMessageConn, use connectionUse, err error) {
+// It opens a connection if there is none, or if all have as many queries in flight as they may (see selectConn). A query
+// that waits for this takes another connection as soon as that has room.
+func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *queryInFlight, use connectionUse, err error) {
 	start := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var o *messageConnOpening // the opening that the query waits for; nil: none
 	for {
-		l.mu.Lock()
-		if c = l.selectConn(o); c != nil {
-			c.inFlight++
+		if conn := l.selectConn(o); conn != nil {
+			c = conn.addQuery()
 			l.wakeWaitingQuery()
-			use = connectionUse{connected: true, reused: o == nil || c != o.conn}
-			l.mu.Unlock()
+			use = connectionUse{connected: true, reused: o == nil || conn != o.conn}
 			if o != nil {
 				use.setup = time.Since(start)
 			}
 			return c, use, nil
 		}
-		if o != nil && o.err != nil {
-			l.mu.Unlock()
+		if o != nil && o.err != nil && len(l.conns) == 0 {
 			return nil, use, o.err
 		}
-		o = p.joinOpening(l)
-		room := l.room
-		l.mu.Unlock()
-		if o == nil {
-			return nil, use, ErrClosed
+		if o, err = p.joinOpening(l); err != nil {
+			return nil, use, err
 		}
-		select {
-		case <-o.done:
-		case <-room:
-		case <-ctx.Done():
+		if !l.wait(ctx, o) {
 			return nil, use, contextCause(ctx)
 		}
 	}
 }
 
-// selectConn returns the connection with the fewest queries in flight. It returns nil if the query must wait until
-// another connection is open. The caller must hold mu.
+// wait waits until the opening o has ended, or until a connection may have become free. o may be nil. It returns false
+// if ctx ends first. The caller must hold mu, which wait unlocks meanwhile.
+func (l *messageConnPool) wait(ctx context.Context, o *messageConnOpening) bool {
+	var opened chan struct{}
+	if o != nil {
+		opened = o.done
+	}
+	if l.room == nil {
+		l.room = make(chan struct{}, 1)
+	}
+	l.waiting++
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		l.waiting--
+	}()
+	select {
+	case <-opened:
+	case <-l.room:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// selectConn returns the connection that has room for the most queries. It returns nil if the query must wait until
+// another connection is open or has room. The caller must hold mu.
 //
 // o is the opening for which the query has waited, or nil. If the connection that it opened has ended already and there
 // is no other, selectConn returns that one. The query then fails, instead of waiting again.
 func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
 	l.removeEnded()
 	if len(l.conns) > 0 {
-		c := slices.MinFunc(l.conns, func(a, b *pooledMessageConn) int { return cmp.Compare(a.inFlight, b.inFlight) })
-		if c.inFlight < queriesPerConn || len(l.conns) == maxProtocolConns {
+		c := slices.MinFunc(l.conns, func(a, b *pooledMessageConn) int {
+			return cmp.Compare(len(a.inFlight)-a.limit, len(b.inFlight)-b.limit)
+		})
+		if len(c.inFlight) < c.limit || c.limit == queriesPerConn && len(l.openings) == 0 && l.isFull() {
 			return c
 		}
 	}
@@ -260,26 +300,45 @@ func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
 	return nil
 }
 
-// joinOpening returns the opening of a connection for which a query of the pool l can wait. It starts one if none is
-// running. It returns nil if the transport is closed. The caller must hold l.mu.
-func (p *protocolTransport) joinOpening(l *messageConnPool) *messageConnOpening {
-	if l.room == nil {
-		l.room = make(chan struct{}, 1)
+// connLimit returns the number of queries that a new connection is assumed to permit at a time: the fewest of
+// the open ones. The caller must hold mu.
+func (l *messageConnPool) connLimit() int {
+	limit := queriesPerConn
+	for _, c := range l.conns {
+		limit = min(limit, c.limit)
 	}
-	if l.opening == nil {
+	return limit
+}
+
+// isFull reports whether the pool may not open another connection now. The caller must hold mu.
+func (l *messageConnPool) isFull() bool {
+	n := len(l.conns) + len(l.openings)
+	return n > 0 && (n >= maxSockets || n*l.connLimit() >= maxProtocolLoad || time.Now().Before(l.nextGrowth))
+}
+
+// joinOpening returns the newest opening of a connection, for which a query of the pool l can wait. It starts one if
+// none is running. It also does so if fewer connections are being opened than are open, and do not suffice for the
+// waiting queries. It returns nil if the pool is full, and ErrClosed if the transport is closed. The caller must hold
+// l.mu.
+func (p *protocolTransport) joinOpening(l *messageConnPool) (*messageConnOpening, error) {
+	n := len(l.openings)
+	if isShort := n == 0 || n < len(l.conns) && l.waiting >= n*l.connLimit(); isShort && !l.isFull() {
 		o := &messageConnOpening{done: make(chan struct{})}
 		if !p.spawnGoroutine(func() { p.openConn(l, o) }) {
-			return nil
+			return nil, ErrClosed
 		}
-		l.opening = o
+		l.openings = append(l.openings, o)
 	}
-	return l.opening
+	if n = len(l.openings); n == 0 {
+		return nil, nil
+	}
+	return l.openings[n-1], nil
 }
 
 // wakeWaitingQuery wakes a query that waits for a connection, if a connection has capacity for it. The caller must hold
 // mu.
 func (l *messageConnPool) wakeWaitingQuery() {
-	if l.opening == nil || !slices.ContainsFunc(l.conns, func(c *pooledMessageConn) bool { return c.inFlight < queriesPerConn }) {
+	if l.waiting == 0 || !slices.ContainsFunc(l.conns, func(c *pooledMessageConn) bool { return len(c.inFlight) < c.limit }) {
 		return
 	}
 	select {
@@ -289,7 +348,8 @@ func (l *messageConnPool) wakeWaitingQuery() {
 }
 
 // openConn opens a connection of the pool l and stores it in o. It continues even if no query waits for o any more,
-// because the next query needs the connection as well, unless the pool is closed.
+// because the next query needs the connection as well, unless the pool is closed. If an additional connection cannot be
+// opened, the pool opens none for five seconds (growPause).
 func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) {
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
@@ -298,7 +358,7 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer close(o.done)
-	l.opening = nil
+	l.openings = slices.DeleteFunc(l.openings, func(other *messageConnOpening) bool { return other == o })
 	switch {
 	case p.ctx.Err() != nil || l.closed:
 		o.err = ErrClosed
@@ -308,10 +368,14 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 	case err != nil:
 		p.forgetAddress()
 		o.err = err
+		if l.removeEnded(); len(l.conns) > 0 {
+			l.nextGrowth = time.Now().Add(growPause)
+		}
 	default:
 		p.Owner.RecordHandshake(time.Since(start))
-		o.conn = &pooledMessageConn{MessageConn: conn, pool: l}
+		o.conn = &pooledMessageConn{MessageConn: conn, pool: l, limit: l.connLimit()}
 		l.conns = append(l.conns, o.conn)
+		l.wakeWaitingQuery()
 	}
 }
 
@@ -339,7 +403,7 @@ func (c *pooledMessageConn) hasEnded() bool {
 
 // waitForAnswer sends q over c and returns the response. If ctx ends first and the Owner permits it, the exchange
 // continues in the background, to measure its latency.
-func (p *protocolTransport) waitForAnswer(ctx context.Context, c *pooledMessageConn, q *wire.Query) (*wire.Answer, error) {
+func (p *protocolTransport) waitForAnswer(ctx context.Context, c *queryInFlight, q *wire.Query) (*wire.Answer, error) {
 	own, cancel := context.WithCancel(p.ctx) // ctx does not end the exchange at once
 	type result struct {
 		a   *wire.Answer
@@ -372,19 +436,23 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *pooledMessageC
 }
 
 // fetchAnswer sends q over c, returns the response, and releases c. The error is a connectionError if the connection
-// has ended, or if the server has ended the exchange without a response.
-func (p *protocolTransport) fetchAnswer(ctx context.Context, c *pooledMessageConn, q *wire.Query) (*wire.Answer, error) {
-	p.Owner.RecordQuery()
+// has ended, or if the server has ended the exchange without a response. It is localerror.ErrBusy if q was not sent.
+func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q *wire.Query) (*wire.Answer, error) {
 	start := time.Now()
 	b, err := c.Exchange(ctx, q.Append(nil, 0, wire.PackOptions{Size: p.Size, Pad: true}))
 	if ctx.Err() == nil && errors.Is(err, net.ErrClosed) {
 		c.broken.Store(true)
+	}
+	if errors.Is(err, localerror.ErrBusy) {
+		c.lowerLimit()
 	}
 	answers, others := c.releaseQuery(err == nil)
 	var status StatusError
 	switch {
 	case p.ctx.Err() != nil:
 		return nil, ErrClosed
+	case errors.Is(err, localerror.ErrBusy):
+		return nil, err
 	case err != nil && ctx.Err() == nil && !errors.As(err, &status):
 		if !c.hasEnded() {
 			answers, others = 0, false // the server has ended this exchange alone
@@ -407,15 +475,37 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *pooledMessageCon
 	return a, nil
 }
 
-// releaseQuery records that a query on the connection has ended, with a response if answered is true. It returns the
-// number of responses so far, and whether other queries are in flight.
-func (c *pooledMessageConn) releaseQuery(answered bool) (answers int, others bool) {
-	c.pool.mu.Lock()
-	defer c.pool.mu.Unlock()
-	c.inFlight--
-	if answered {
-		c.answers++
+// addQuery adds a query to the queries in flight, and returns it. The caller must hold messageConnPool.mu.
+func (c *pooledMessageConn) addQuery() *queryInFlight {
+	f := &queryInFlight{c, time.Now()}
+	c.inFlight = append(c.inFlight, f)
+	return f
+}
+
+// lowerLimit records that the connection did not permit the query besides the others in flight. Queries that began more
+// than five milliseconds later (limitTolerance) do not count, because they wait for permission as well.
+func (f *queryInFlight) lowerLimit() {
+	f.pool.mu.Lock()
+	defer f.pool.mu.Unlock()
+	others := -1
+	for _, other := range f.inFlight {
+		if other.began.Sub(f.began) <= limitTolerance {
+			others++
+		}
 	}
-	c.pool.wakeWaitingQuery()
-	return c.answers, c.inFlight > 0
+	f.limit = max(1, min(f.limit, others))
+}
+
+// releaseQuery records that the query has ended, with a response if answered is true. It returns the number of responses
+// of the connection so far, and whether other queries are in flight.
+func (f *queryInFlight) releaseQuery(answered bool) (answers int, others bool) {
+	f.pool.mu.Lock()
+	defer f.pool.mu.Unlock()
+	i := slices.Index(f.inFlight, f)
+	f.inFlight = slices.Delete(f.inFlight, i, i+1)
+	if answered {
+		f.answers++
+	}
+	f.pool.wakeWaitingQuery()
+	return f.answers, len(f.inFlight) > 0
 }

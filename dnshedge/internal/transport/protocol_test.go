@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/dnstest"
@@ -39,8 +41,9 @@ type fakeServer struct {
 
 type fakeServerConn struct {
 	number              int
-	queries             int // so far
-	inFlight, maxFlight int // queries that wait for a response, and the highest number of them
+	queries             int           // so far
+	inFlight, maxFlight int           // queries that wait for a response, and the highest number of them
+	streams             chan struct{} // a semaphore for two queries
 	done                chan struct{}
 	closeOnce           sync.Once
 	onClose             func()
@@ -49,7 +52,7 @@ type fakeServerConn struct {
 func (s *fakeServer) dial(ctx context.Context) (transport.MessageConn, error) {
 	s.mu.Lock()
 	s.dials++
-	c := &fakeServerConn{number: s.dials, done: make(chan struct{})}
+	c := &fakeServerConn{number: s.dials, streams: make(chan struct{}, 2), done: make(chan struct{})}
 	s.mu.Unlock()
 	if s.accept != nil {
 		if err := s.accept(ctx, c.number); err != nil {
@@ -176,6 +179,35 @@ func TestProtocolQueryTakesOpenConnectionWhileDialHangs(t *testing.T) {
 		assert.Equal(t, 1900*time.Millisecond, time.Since(start))
 		waitForFirst()
 		assert.Len(t, s.conns, 1)
+	})
+}
+
+// A server permits two queries at a time over a connection, and accepts no further connection after the third. Queries
+// wait for the open ones.
+func TestProtocolQueriesWaitForOpenConnectionsOfServer(t *testing.T) {
+	s := &fakeServer{
+		accept: func(_ context.Context, number int) error {
+			if number > 3 {
+				return syscall.ECONNREFUSED
+			}
+			return nil
+		},
+		answer: func(ctx context.Context, c *fakeServerConn) error {
+			select {
+			case c.streams <- struct{}{}:
+				defer func() { <-c.streams }()
+				return sleep(ctx, time.Second)
+			case <-time.After(50 * time.Millisecond):
+				return localerror.ErrBusy
+			}
+		},
+	}
+	runFake(t, s, func(t *testing.T, client transport.Transport) {
+		start := time.Now()
+		sendQueries(t, client, 20)()
+		assert.LessOrEqual(t, time.Since(start), 4300*time.Millisecond, "four rounds of six queries")
+		assert.Len(t, s.conns, 3)
+		assert.LessOrEqual(t, s.dials, 6)
 	})
 }
 
