@@ -195,11 +195,11 @@ func (e *estate) compare(t *testing.T, all []*resolver) (rows []compared) {
 			defer func() { <-room }()
 			for _, a := range z.questions {
 				c := compared{ask: a, flaw: z.flaw}
-				a.within = hasty
-				if c.found = findings(t, all, a); !c.fine() { // the machine may have been busy
-					time.Sleep(failuresKept)
-					c.found = findings(t, all, c.ask)
-				}
+				findUntil(t, all, a, func(found []string) bool {
+					c.found = found
+					why, _ := c.wrong()
+					return why == ""
+				})
 				played[i] = append(played[i], c)
 			}
 		})
@@ -214,9 +214,18 @@ const failuresKept = 6 * time.Second
 // hasty is how long questions wait whose answers are as they should be.
 const hasty = 3 * time.Second
 
-func (c compared) fine() bool {
-	why, _ := c.wrong()
-	return why == ""
+// findUntil asks all resolvers one question until the function isRight returns true for the findings, at most three times: the machine may be
+// busy, so that a resolver gets no answer in time.
+func findUntil(t *testing.T, all []*resolver, a ask, isRight func(found []string) bool) {
+	a.within = hasty
+	for range 2 {
+		if isRight(findings(t, all, a)) {
+			return
+		}
+		time.Sleep(failuresKept)
+		a.within = patience
+	}
+	isRight(findings(t, all, a))
 }
 
 // findings asks all resolvers one question.
@@ -299,16 +308,21 @@ func TestUnsignedResponsesAreJudgedAlike(t *testing.T) {
 				if top.denial == signer.NSEC3OptOut && strings.HasSuffix(name, ".w") {
 					want = "insecure"
 				}
-				questions = append(questions, question{ask{name: name + ".q." + z.name, qtype: dns.TypeA, signed: true, within: patience}, want})
+				questions = append(questions, question{ask{name: name + ".q." + z.name, qtype: dns.TypeA, signed: true}, want})
 			}
 		}
 	}
 	l.open(t)
 	all := validators(t, l, root.ds()[0].(*dns.DS))
 	for _, q := range questions {
-		for i, found := range findings(t, all, q.ask) {
-			if found != q.want {
-				t.Errorf("%s finds that %s is %s; want %s", all[i].name, q.name, found, q.want)
+		var found []string
+		findUntil(t, all, q.ask, func(f []string) bool {
+			found = f
+			return !slices.ContainsFunc(found, func(verdict string) bool { return verdict != q.want })
+		})
+		for i, verdict := range found {
+			if verdict != q.want {
+				t.Errorf("%s finds that %s is %s; want %s", all[i].name, q.name, verdict, q.want)
 			}
 		}
 	}
