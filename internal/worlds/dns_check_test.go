@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"syscall"
@@ -214,9 +215,11 @@ func (j *dnsChecker) maxOwnAnswerTime(a *dnsQuestion, x, r *dnsResult) time.Dura
 	switch first := j.w.serversAt(r.began, a.name); {
 	case !j.allReturnsWereDetected(a, r):
 		return j.w.client.timeout + timeTolerance
-	case j.allHealthy(a.dnsQuestionKey, r.began, r.end):
-		return 300 * ms
-	case j.w.hasStrictOrder() && !j.mayBeFaulty(first[0], a.dnsQuestionKey, r.began, r.end) && j.w.way.change != "resolvConf":
+	case j.allHealthy(a.dnsQuestionKey, r.began, r.end),
+		j.w.hasStrictOrder() && !j.mayBeFaulty(first[0], a.dnsQuestionKey, r.began, r.end) && j.w.way.change != "resolvConf":
+		if slices.ContainsFunc(first, func(s int) bool { return j.endsConnections(s, r) }) {
+			return 300*ms + j.extraStreamWait(r)
+		}
 		return 300 * ms
 	case j.w.hasStrictOrder():
 		return j.w.client.timeout + timeTolerance
@@ -858,6 +861,27 @@ func (j *dnsChecker) waitsForConnections(a *dnsQuestion, r *dnsResult) bool {
 		wait := time.Duration(n/j.w.way.streams*handshake) * 2 * oneWayDelay(s)
 		return wait+j.maxServerDelay(s, a)+j.maxExchangeTime(s)+timeTolerance > j.w.client.timeout
 	})
+}
+
+// endsConnections reports whether a server may end connections during a question, because of this question or another.
+func (j *dnsChecker) endsConnections(server int, r *dnsResult) bool {
+	return slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool { return f.kind == "closes" && f.isActiveDuring(r.began, r.end) })
+}
+
+// extraStreamWait returns the longest time that a question waits for free streams over HTTPS if questions are asked more than once,
+// so that they need more streams than there are questions. In each round of handshakes the Client opens at most as many connections
+// as are open, and the question that waits longest gets the last stream.
+func (j *dnsChecker) extraStreamWait(r *dnsResult) time.Duration {
+	if j.w.way.net != "https" || j.w.way.streams == 0 {
+		return 0
+	}
+	n := 0
+	for _, o := range j.client.results {
+		if o.began <= r.end && o.end >= r.began {
+			n++
+		}
+	}
+	return time.Duration(bits.Len(uint(n/j.w.way.streams))) * (growAfter + j.maxExchangeTime(0))
 }
 
 // returnWasDetected reports whether there were enough queries to detect the return of a server that was gone for all

@@ -25,7 +25,7 @@ func (j *dnsChecker) maxFailureTime(a *dnsQuestion, r *dnsResult) time.Duration 
 	told := !slices.ContainsFunc(servers, func(s int) bool { return !j.reportsRefusalOnly(s, a.dnsQuestionKey, r) })
 	gone := !slices.ContainsFunc(servers, func(s int) bool { return !j.refusedConnections(s, a, r) })
 	if told || gone {
-		return immediately
+		return immediately + j.extraStreamWait(r)
 	}
 	return forever
 }
