@@ -790,26 +790,32 @@ func (j *dnsChecker) mayBeOvertaken(a *dnsQuestion, server int, next time.Durati
 			part /= time.Duration(max(1, n-1))
 		}
 	}
-	needs := j.maxExchangeTime(server)
-	if j.exceedsStreams(server, a.at+part) {
-		needs += growAfter + j.maxExchangeTime(server)
-	}
-	return needs > part+next
+	return j.maxExchangeTime(server)+j.connectionWait(server, j.countInFlight(server, a.at+part)) > part+next
 }
 
 // growAfter is the expected wait for a stream of HTTPS after which the Client opens a further connection.
 const growAfter = 50 * ms
 
-// exceedsStreams reports whether more queries to a server over HTTPS are in flight at a time than a connection has
-// streams. A query waits until a further connection is open.
-func (j *dnsChecker) exceedsStreams(server int, at time.Duration) bool {
-	n := 0
+// countInFlight returns the number of queries to a server that are in flight at a time.
+func (j *dnsChecker) countInFlight(server int, at time.Duration) (n int) {
 	for i := range j.client.tries {
 		if t := &j.client.tries[i]; t.began <= at && (t.end == 0 || t.end > at) && j.wasSentTo(server, t) {
 			n++
 		}
 	}
-	return j.w.way.streams > 0 && n > j.w.way.streams
+	return n
+}
+
+// connectionWait returns how long a query to a server may wait for a further connection if n queries are in flight, of
+// which each needs a stream. The Client opens at most as many connections at a time as are open, so that their number
+// doubles, and the query that waits longest gets the last one.
+func (j *dnsChecker) connectionWait(server, n int) time.Duration {
+	if j.w.way.net != "https" || j.w.way.streams == 0 || n <= j.w.way.streams {
+		return 0
+	}
+	const handshake = 2 // round trips, of TCP and TLS
+	rounds := bits.Len(uint((n - 1) / j.w.way.streams))
+	return growAfter + time.Duration(rounds*handshake)*2*oneWayDelay(server)
 }
 
 // maxExchangeTime returns the longest exchange with a server, including handshakes. The server has no fault, except
@@ -845,11 +851,8 @@ func (j *dnsChecker) lacksTimeForTwo(a *dnsQuestion, r *dnsResult) bool {
 }
 
 // waitsForConnections reports whether a slow server has too few streams over HTTPS for all questions in flight, and there is
-// no time for their connections. The Client opens one at a time, and the question that waits longest gets the last one.
+// no time for their connections.
 func (j *dnsChecker) waitsForConnections(a *dnsQuestion, r *dnsResult) bool {
-	if j.w.way.net != "https" || j.w.way.streams == 0 {
-		return false
-	}
 	n := 0
 	for _, b := range j.w.asks {
 		if b.at <= r.end && b.at >= r.began-j.w.client.timeout {
@@ -857,9 +860,8 @@ func (j *dnsChecker) waitsForConnections(a *dnsQuestion, r *dnsResult) bool {
 		}
 	}
 	return slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
-		const handshake = 2 // round trips, of TCP and TLS
-		wait := time.Duration(n/j.w.way.streams*handshake) * 2 * oneWayDelay(s)
-		return wait+j.maxServerDelay(s, a)+j.maxExchangeTime(s)+timeTolerance > j.w.client.timeout
+		wait := j.connectionWait(s, n)
+		return wait > 0 && wait+j.maxServerDelay(s, a)+j.maxExchangeTime(s)+timeTolerance > j.w.client.timeout
 	})
 }
 
