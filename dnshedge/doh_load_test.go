@@ -268,6 +268,85 @@ func TestClientAnswersHTTPSQuestionsBesideManySlowOnes(t *testing.T) {
 	}
 }
 
+// The question that opens the first connection of a server without HTTP/2 is given up during the handshake. net/http then
+// reports to nobody that the connection is new.
+func TestClientMovesHTTPSQuestionsAfterFirstCallerLeaves(t *testing.T) {
+	bubble(t, func(l *lab) {
+		openHTTPS(l, &dnstest.Server{Handler: slowZone, HTTP1: true}, "a")
+		c := l.client(off(), l.up("https", "a"))
+		ctx, cancel := context.WithTimeout(background, 30*ms)
+		defer cancel()
+		_, _, err := c.ExchangeContext(ctx, question("abandoned.example.", dns.TypeA), "")
+		require.ErrorIs(l, err, context.DeadlineExceeded)
+		time.Sleep(time.Second)
+		l.askBesideSlowOnes(c)
+	})
+}
+
+// A server that had HTTP/2 is replaced by one without.
+func TestClientMovesHTTPSQuestionsAfterServerLosesHTTP2(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := &dnstest.Server{Handler: good}
+		openHTTPS(l, s, "a")
+		c := l.client(off(), l.up("https", "a"))
+		l.must(c, "first.example.")
+		s.Close()
+		openHTTPS(l, &dnstest.Server{Handler: slowZone, HTTP1: true}, "a")
+		time.Sleep(time.Second)
+		l.askBesideSlowOnes(c)
+	})
+}
+
+// askBesideSlowOnes asks questions that slowZone answers after three seconds, and another one, which must be answered
+// soon.
+func (l *lab) askBesideSlowOnes(c *dnshedge.Client) {
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			if i != 4 {
+				l.must(c, fmt.Sprintf("x%d.slow.example.", i))
+				return
+			}
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(l, took, 300*ms)
+		})
+		time.Sleep(3 * ms)
+	}
+	all.Wait()
+}
+
+// Messages that must not be sent twice wait for the first connection of a server without HTTP/2. They are sent over other
+// connections, although the first one is free again at once: the server is on the same host.
+func TestClientSendsUpdatesOnceWhenHTTP1ConnectionOpens(t *testing.T) {
+	var received atomic.Int64
+	s := &dnstest.Server{HTTP1: true, Handler: func(q dnstest.Query) dnstest.Reply {
+		received.Add(1)
+		return good(q)
+	}}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	s.ServeHTTPS(ln)
+	up, err := dnshedge.ParseUpstream("https://" + ln.Addr().String() + "#" + dnstest.Name)
+	require.NoError(t, err)
+	_, trusting := dnstest.Certificate()
+	const rounds, messages = 20, 20
+	for range rounds {
+		c := &dnshedge.Client{Upstreams: []dnshedge.Upstream{up}, TLSConfig: trusting, Timeout: 20 * time.Second}
+		var all sync.WaitGroup
+		for range messages {
+			all.Go(func() {
+				_, _, err := c.Exchange(message(dns.OpcodeUpdate), "")
+				assert.NoError(t, err)
+			})
+		}
+		all.Wait()
+		assert.EqualValues(t, messages, c.Stats().Wire)
+		c.Close()
+	}
+	assert.EqualValues(t, rounds*messages, received.Load())
+}
+
 // slowZone is a handler that needs three seconds to answer questions about a zone.
 func slowZone(q dnstest.Query) dnstest.Reply {
 	if strings.HasSuffix(q.Question[0].Name, ".slow.example.") {

@@ -416,7 +416,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	var opened atomic.Bool
 	ctx, stop := h.cancelIfSerial(ctx, &got)
 	defer stop()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
 			if sent.abandoned.Load() { // net/http is about to repeat a request that the server has refused
 				sent.cancel()
@@ -428,16 +428,15 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 			if !i.Reused {
 				opened.Store(true)
 				d.Owner.RecordHandshake(time.Since(start))
-				h.recordProtocol(i.Conn)
 			}
-			if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
-				h.pool.distributeStreams() // further streams are available now
-			}
+			h.recordConnection(ctx, i)
 		},
 		// GotConn is too early: the request may still wait for a free stream.
 		WroteHeaders: func() {
-			sent.writtenAt.Store(time.Now().UnixNano())
-			d.Owner.RecordQuery()
+			if !isMoved(ctx) {
+				sent.writtenAt.Store(time.Now().UnixNano())
+				d.Owner.RecordQuery()
+			}
 		},
 	})
 	defer func() {
@@ -446,10 +445,12 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 		}
 	}()
 	b := q.Append(make([]byte, 0, 256), 0, wire.PackOptions{Size: d.Size, Pad: true})
-	resp, err := h.http.RoundTrip(d.newRequest(b, q.IsStandard()).WithContext(ctx))
+	resp, err := h.http.RoundTrip(d.newRequest(b, q.IsStandard()).WithContext(traced))
 	if err != nil {
 		if d.ctx.Err() != nil {
 			err = ErrClosed
+		} else if isMoved(ctx) {
+			err = errNoStream
 		}
 		return nil, 0, err
 	}
@@ -539,9 +540,7 @@ type httpConn struct {
 	stallTimeout func() time.Duration // the Owner's method StallTimeout
 	hasAnswered  atomic.Bool          // a request had an HTTP response
 	hasConnected atomic.Bool          // a request got an open connection
-	isHTTP2      atomic.Bool          // the newest connection uses HTTP/2
-	serial       context.Context      // ends when a connection uses HTTP/1.1, although limit is 1
-	markSerial   context.CancelFunc   // ends serial
+	isHTTP2      atomic.Bool          // a connection is open and uses HTTP/2
 
 	pool        *httpConnPool // nil: the httpConn is for a single request
 	addedAt     time.Time     // time at which it was added to the pool; never changes
@@ -563,6 +562,11 @@ type httpConn struct {
 	probes     int         // number of probes since the last response to a caller's query
 	probing    bool        // a probe was sent or skipped, and nothing has arrived since
 	retired    bool        // accepts no further requests; closed after the last request in flight
+	serial     bool        // a connection uses HTTP/1.1, although limit is 1
+
+	// movable has the functions that cancel requests which began before the protocol was known. Each key is the time at
+	// which the request got a connection (see cancelIfSerial).
+	movable map[*atomic.Int64]context.CancelCauseFunc
 
 	lastServerClose time.Time // time at which the server last ended a connection; zero: never
 	requestCount    int       // number of requests since the httpConn was made
@@ -578,7 +582,6 @@ type httpConn struct {
 // more streams. If limit is 1, that dial fails with errNoStream while the first connection is in use.
 func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
-	h.serial, h.markSerial = context.WithCancel(context.Background())
 	h.capacity = h.initialCapacity()
 	h.stallTimer = time.AfterFunc(time.Hour, func() { d.probeIfSilent(h) })
 	h.stallTimer.Stop()
@@ -721,22 +724,51 @@ func (h *httpConn) retireConnection() {
 	h.retired = true
 }
 
-// recordProtocol records whether c, a connection that was opened for h, uses HTTP/2 or HTTP/1.1. The caller's request
-// must have got c already.
+// recordConnection records that the request with the context ctx, which is a result of cancelIfSerial, got the connection
+// of h that i describes. If the request is to be moved to another connection, it closes this one, so that the request is
+// not written: net/http may choose a connection for a request that is already canceled.
+func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo) {
+	if isMoved(ctx) {
+		_ = i.Conn.Close()
+	}
+	h.recordProtocol(i)
+	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
+		h.pool.distributeStreams() // further streams are available now
+	}
+}
+
+// recordProtocol records whether the connection of h that i describes uses HTTP/2 or HTTP/1.1, if that is unknown. The
+// caller's request must have got the connection already. It may be a reused one: the request that opened it may have
+// been canceled during the handshake.
 //
-// If c uses HTTP/1.1 and h is limited to one connection, h is retired, and the pool replaces it by an httpConn with
-// several. The requests that wait until c is free end with errNoStream, and are sent over the new httpConn.
-func (h *httpConn) recordProtocol(c net.Conn) {
-	t, ok := c.(*tls.Conn)
+// If it uses HTTP/1.1 and h is limited to one connection, h is retired, and the pool replaces it by an httpConn with
+// several. The requests that wait until it is free end with errNoStream, and are sent over the new httpConn.
+func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
+	if h.limit > 1 || i.Reused && h.isHTTP2.Load() {
+		return
+	}
+	t, ok := i.Conn.(*tls.Conn)
 	isHTTP2 := ok && t.ConnectionState().NegotiatedProtocol == "h2"
 	h.isHTTP2.Store(isHTTP2)
-	if isHTTP2 || h.limit > 1 || h.pool == nil {
+	if isHTTP2 || h.pool == nil {
 		return
 	}
 	h.pool.allowMoreConns()
-	h.retireConnection()
-	h.markSerial()
+	h.retireSerialConnection()
 	h.pool.distributeStreams()
+}
+
+// retireSerialConnection retires h and cancels the requests that have no connection yet. The caller's request must hold
+// the connection, so that no other request can get it meanwhile and be canceled after it was written.
+func (h *httpConn) retireSerialConnection() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.retired, h.serial = true, true
+	for got, cancel := range h.movable {
+		if got.Load() == 0 {
+			cancel(errNoStream)
+		}
+	}
 }
 
 // cancelIfSerial returns a context for a request that may wait for the connection of h. The context ends with
@@ -747,16 +779,27 @@ func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ con
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	unregister := context.AfterFunc(h.serial, func() {
-		if got.Load() == 0 {
-			cancel(errNoStream)
-		}
-	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.serial {
+		cancel(errNoStream)
+		return ctx, func() {}
+	}
+	if h.movable == nil {
+		h.movable = make(map[*atomic.Int64]context.CancelCauseFunc)
+	}
+	h.movable[got] = cancel
 	return ctx, func() {
-		unregister()
+		h.mu.Lock()
+		delete(h.movable, got)
+		h.mu.Unlock()
 		cancel(nil)
 	}
 }
+
+// isMoved reports whether the request with the context ctx, which is a result of cancelIfSerial, was canceled in order to
+// be sent over another connection.
+func isMoved(ctx context.Context) bool { return ctx.Err() != nil && context.Cause(ctx) == errNoStream }
 
 // recordAnswer records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
 // or after a multiple of wait that doubles for each answered probe. probe must be true if the response is the response
@@ -865,6 +908,9 @@ func (t *trackedConn) Close() error {
 	t.h.mu.Lock()
 	if i := slices.Index(t.h.conns, t.Conn); i >= 0 {
 		t.h.conns = slices.Delete(t.h.conns, i, i+1)
+	}
+	if len(t.h.conns) == 0 {
+		t.h.isHTTP2.Store(false) // the server may have another protocol next time
 	}
 	t.h.mu.Unlock()
 	return t.Conn.Close()
