@@ -85,6 +85,7 @@ type pooledMessageConn struct {
 	pool       *messageConnPool
 	inFlight   []*queryInFlight // queries that wait for a response, oldest first
 	limit      int              // number of queries in flight at which a query needs another connection
+	limitSince time.Time        // time at which limit last changed
 	answers    int              // responses so far
 	lastAnswer atomic.Int64     // time of the last response, in Unix nanoseconds; 0: none
 	broken     atomic.Bool      // an exchange has failed because the connection has ended
@@ -373,7 +374,7 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 		}
 	default:
 		p.Owner.RecordHandshake(time.Since(start))
-		o.conn = &pooledMessageConn{MessageConn: conn, pool: l, limit: l.connLimit()}
+		o.conn = &pooledMessageConn{MessageConn: conn, pool: l, limit: l.connLimit(), limitSince: time.Now()}
 		l.conns = append(l.conns, o.conn)
 		l.wakeWaitingQuery()
 	}
@@ -476,9 +477,15 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q
 }
 
 // addQuery adds a query to the queries in flight, and returns it. The caller must hold messageConnPool.mu.
+//
+// If the limit has been the same for five seconds (growPause), addQuery doubles it: the server may permit more queries
+// now, for example because the packet with its permission was lost.
 func (c *pooledMessageConn) addQuery() *queryInFlight {
 	f := &queryInFlight{c, time.Now()}
 	c.inFlight = append(c.inFlight, f)
+	if c.limit < queriesPerConn && f.began.Sub(c.limitSince) >= growPause {
+		c.limit, c.limitSince = min(2*c.limit, queriesPerConn), f.began
+	}
 	return f
 }
 
@@ -493,7 +500,7 @@ func (f *queryInFlight) lowerLimit() {
 			others++
 		}
 	}
-	f.limit = max(1, min(f.limit, others))
+	f.limit, f.limitSince = max(1, min(f.limit, others)), time.Now()
 }
 
 // releaseQuery records that the query has ended, with a response if answered is true. It returns the number of responses

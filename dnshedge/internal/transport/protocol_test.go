@@ -1,10 +1,12 @@
 package transport_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -179,6 +181,32 @@ func TestProtocolQueryTakesOpenConnectionWhileDialHangs(t *testing.T) {
 		assert.Equal(t, 1900*time.Millisecond, time.Since(start))
 		waitForFirst()
 		assert.Len(t, s.conns, 1)
+	})
+}
+
+// A server permits no further query for a moment. A minute later, a connection has as many queries as before.
+func TestProtocolConnectionLimitRecovers(t *testing.T) {
+	var stalled atomic.Bool
+	s := &fakeServer{answer: func(ctx context.Context, _ *fakeServerConn) error {
+		if stalled.Load() {
+			return cmp.Or(sleep(ctx, 50*time.Millisecond), localerror.ErrBusy)
+		}
+		return sleep(ctx, 20*time.Millisecond)
+	}}
+	runFake(t, s, func(t *testing.T, client transport.Transport) {
+		sendQueries(t, client, 1)()
+		stalled.Store(true)
+		wait := sendQueries(t, client, 10)
+		time.Sleep(200 * time.Millisecond)
+		stalled.Store(false)
+		wait()
+		for range 60 {
+			time.Sleep(time.Second)
+			sendQueries(t, client, 10)()
+		}
+		dials := s.dials
+		sendQueries(t, client, 90)()
+		assert.Equal(t, dials, s.dials, "no further connection is opened")
 	})
 }
 
