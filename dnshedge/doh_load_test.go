@@ -297,6 +297,22 @@ func TestClientMovesHTTPSQuestionsAfterServerLosesHTTP2(t *testing.T) {
 	})
 }
 
+// A server without HTTP/2 is replaced by one that has it. The Client then needs no more than one connection again, and may
+// have more than 32 questions in flight.
+func TestClientUsesAllStreamsAfterServerGetsHTTP2(t *testing.T) {
+	bubble(t, func(l *lab) {
+		s := &dnstest.Server{Handler: good, HTTP1: true}
+		openHTTPS(l, s, "a")
+		c := l.client(off(), l.up("https", "a"))
+		l.must(c, "first.example.")
+		s.Close()
+		o := openHTTPS(l, &dnstest.Server{Handler: after(800*ms, good)}, "a")
+		time.Sleep(time.Second)
+		assert.Zero(t, l.askEvery(c, 4*ms, 700))
+		assert.LessOrEqual(t, o.open.Load(), int64(4))
+	})
+}
+
 // askBesideSlowOnes asks questions that slowZone answers after three seconds, and another one, which must be answered
 // soon.
 func (l *lab) askBesideSlowOnes(c *dnshedge.Client) {

@@ -742,19 +742,25 @@ func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo
 // been canceled during the handshake.
 //
 // If it uses HTTP/1.1 and h is limited to one connection, h is retired, and the pool replaces it by an httpConn with
-// several. The requests that wait until it is free end with errNoStream, and are sent over the new httpConn.
+// several. The requests that wait until it is free end with errNoStream, and are sent over the new httpConn. If it uses
+// HTTP/2 and h may have several connections, h is also retired, because it has few streams. Its requests stay.
 func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
-	if h.limit > 1 || i.Reused && h.isHTTP2.Load() {
+	if i.Reused && (h.limit > 1 || h.isHTTP2.Load()) {
 		return
 	}
 	t, ok := i.Conn.(*tls.Conn)
 	isHTTP2 := ok && t.ConnectionState().NegotiatedProtocol == "h2"
 	h.isHTTP2.Store(isHTTP2)
-	if isHTTP2 || h.pool == nil {
+	if isHTTP2 == (h.limit == 1) || h.pool == nil {
 		return
 	}
-	h.pool.allowMoreConns()
-	h.retireSerialConnection()
+	if isHTTP2 {
+		h.pool.setConnLimit(1)
+		h.retireConnection()
+	} else {
+		h.pool.setConnLimit(serialConns)
+		h.retireSerialConnection()
+	}
 	h.pool.distributeStreams()
 }
 

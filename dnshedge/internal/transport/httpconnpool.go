@@ -318,12 +318,12 @@ func (l *httpConnPool) resetCapacity(h *httpConn) {
 	}
 }
 
-// allowMoreConns makes each httpConn that is added from now on open up to eight connections (serialConns). It must
-// be called when the server uses HTTP/1.1, which has one request per connection at a time.
-func (l *httpConnPool) allowMoreConns() {
+// setConnLimit makes each httpConn that is added from now on open up to n connections. n must be serialConns if the server
+// uses HTTP/1.1, which has one request per connection at a time, and 1 if it uses HTTP/2.
+func (l *httpConnPool) setConnLimit(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.limit = serialConns
+	l.limit = n
 }
 
 // oldestConn returns the oldest connection of the pool, or nil if the pool has none.
