@@ -1,0 +1,65 @@
+package recursor_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gohedge/hedge/dnshedge/recursor"
+)
+
+// withAnchorOf returns a setting that adds the trust anchor of a zone.
+func withAnchorOf(w *testNetwork, zone string) func(*recursor.Resolver) {
+	return func(r *recursor.Resolver) {
+		r.Trust.Anchors = append(r.Trust.Anchors, w.zone(zone).signer.ds())
+	}
+}
+
+// TestResolverDoesNotWaitForKeysAboveAnchor has a zone with an anchor on the servers of its parent zone, which send no
+// referral to it. The lookup of the parent zone's keys takes longer than a question may take: two servers are silent, and
+// one is silent or sends no signatures.
+func TestResolverDoesNotWaitForKeysAboveAnchor(t *testing.T) {
+	unsigned := withoutRecords(dns.TypeRRSIG)
+	for name, faults := range map[string]struct {
+		parentKeys, other func(query, *dns.Msg) *dns.Msg
+	}{ // of the first server
+		"silent":                 {parentKeys: silent},
+		"unsigned keys":          {parentKeys: unsigned},
+		"everything is unsigned": {parentKeys: unsigned, other: unsigned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, `
+. served 198.41.0.4
+tld. delegated 192.0.2.1 192.0.2.2 192.0.2.3
+example.tld. delegated 192.0.2.1 192.0.2.2 192.0.2.3
+  www A 192.0.2.81
+`, func(t *testing.T, w *testNetwork) {
+				w.sign()
+				setFaults := func(servers string, parentKeys, other func(query, *dns.Msg) *dns.Msg) {
+					w.setFault(servers, func(q query, r *dns.Msg) *dns.Msg {
+						switch {
+						case q.name == "tld." && q.qtype == dns.TypeDNSKEY:
+							return parentKeys(q, r)
+						case other != nil:
+							return other(q, r)
+						}
+						return r
+					})
+				}
+				setFaults("192.0.2.1", faults.parentKeys, faults.other)
+				setFaults("192.0.2.2 192.0.2.3", silent, nil)
+				for range 5 { // the servers are queried in random order
+					for _, question := range []string{"www.example.tld. A", "no.example.tld. A", "example.tld. SOA"} {
+						r := newValidatingResolver(w, withAnchorOf(w, "example.tld."))
+						start := time.Now()
+						assert.Equal(t, "secure", w.security(r, question), question)
+						assert.Less(t, time.Since(start), time.Second, question)
+						_ = r.Close()
+					}
+				}
+			})
+		})
+	}
+}
