@@ -63,3 +63,38 @@ example.tld. delegated 192.0.2.1 192.0.2.2 192.0.2.3
 		})
 	}
 }
+
+// TestInsecureZoneAboveAnchorProvesNothingBelowIt has a zone with an anchor below an insecure zone, on the same servers.
+// Responses without signatures from the zone, and referrals without proof, are bogus.
+func TestInsecureZoneAboveAnchorProvesNothingBelowIt(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+open.tld. delegated 192.0.2.1
+  www A 192.0.2.80
+island.open.tld. delegated 192.0.2.1
+  www A 192.0.2.81
+sub.island.open.tld. delegated 192.0.3.1
+  www A 192.0.2.82
+`, func(t *testing.T, w *testNetwork) {
+		w.sign("open.tld.")
+		w.withLock(func() {
+			w.zone("island.open.tld.").sign()
+			w.zone("sub.island.open.tld.").sign()
+		})
+		r := newValidatingResolver(w, withAnchorOf(w, "island.open.tld."))
+		assert.Equal(t, "insecure", w.security(r, "www.open.tld. A"))
+		assert.Equal(t, "secure", w.security(r, "www.island.open.tld. A"))
+		strip := withoutRecords(dns.TypeRRSIG, dns.TypeDS, dns.TypeNSEC)
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+			if q.qtype != dns.TypeDNSKEY && dns.IsSubDomain("island.open.tld.", q.name) {
+				return strip(q, r)
+			}
+			return r
+		})
+		w.setFault("192.0.3.1", strip)
+		for _, question := range []string{"www2.island.open.tld. A", "island.open.tld. TXT", "www.sub.island.open.tld. A"} {
+			assert.Contains(t, w.security(r, question), "bogus", question)
+		}
+	})
+}

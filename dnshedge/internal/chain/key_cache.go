@@ -329,13 +329,13 @@ func listPossibleZoneCuts(name, zone string) (names []string) {
 
 // findInsecureCut searches for an insecure zone below zone that contains name, although no referral to it was received.
 // If there is one, data about name needs no signatures. It looks up the names between zone and name, several in
-// parallel.
+// parallel. If there is a trust anchor between zone and name, it looks up only the names below the anchor.
 //
 // It returns the cache entry of the insecure zone, or nil if there is none. If a limit or a local error prevents the
 // search, it returns the entry of the failed lookup (see isLocalFailure).
 func (c *Validator) findInsecureCut(ctx context.Context, b ValidationBudget, zone *Zone, name string) (*keyEntry, error) {
 	const atOnce = 4
-	names := listPossibleZoneCuts(name, zone.Name)
+	names := listPossibleZoneCuts(name, c.nearestAnchoredZone(name, zone.Name))
 	for _, name := range names {
 		if r := c.cachedEntry(name, time.Now()); r.isProvenInsecure() {
 			return r, nil // although entries of zones between may have expired
@@ -360,9 +360,19 @@ func (e *keyEntry) isProvenInsecure() bool {
 	return e != nil && e.status == validate.Insecure && !e.isNonexistent
 }
 
-// isBelowInsecureCut reports whether the cache shows that name is in an insecure zone below zone. It sends no query.
+// nearestAnchoredZone returns the zone of the nearest trust anchor of name, if it is below zone. Otherwise it returns
+// zone. Insecure zones above the result do not make name insecure.
+func (c *Validator) nearestAnchoredZone(name, zone string) string {
+	if a := c.anchors.nearestAnchor(name); a != nil && a.ds != nil && dnsname.IsBelow(a.zone, zone) {
+		return a.zone
+	}
+	return zone
+}
+
+// isBelowInsecureCut reports whether the cache shows that name is in an insecure zone below zone. It sends no query. Like
+// findInsecureCut, it ignores zones above a trust anchor of name.
 func (c *Validator) isBelowInsecureCut(name, zone string, now time.Time) bool {
-	return slices.ContainsFunc(listPossibleZoneCuts(name, zone), func(cut string) bool { return c.cachedEntry(cut, now).isProvenInsecure() })
+	return slices.ContainsFunc(listPossibleZoneCuts(name, c.nearestAnchoredZone(name, zone)), func(cut string) bool { return c.cachedEntry(cut, now).isProvenInsecure() })
 }
 
 // cloneForChild returns the cache entry of a child zone that inherits the status e of its parent zone.
