@@ -459,8 +459,11 @@ func (s *synthesizer) canSkipLabel(minimised question, z *delegation) bool {
 //
 // If they prove that the minimised name does not exist, no name below it exists either (RFC 8020). It then returns the answer to
 // the full question. Otherwise it returns nil, also if s is nil.
+//
+// If the full name has a trust anchor below z, it does nothing: the proofs do not concern the name, and the keys of z
+// may be unavailable.
 func (s *synthesizer) cacheMinimisedDenial(ctx context.Context, z *delegation, r *parsedResponse) *parsedResponse {
-	if s == nil || s.badSignatures || r.kind != kindAnswer {
+	if s == nil || s.badSignatures || r.kind != kindAnswer || s.validator.HasAnchorBelow(z.zone, s.q.name) {
 		return nil
 	}
 	if s.badSignatures = !s.validator.CacheMinimisedDenial(ctx, s.validationBudget, &r.Response); s.badSignatures || r.Rcode != dns.RcodeNameError {

@@ -64,6 +64,34 @@ example.tld. delegated 192.0.2.1 192.0.2.2 192.0.2.3
 	}
 }
 
+// TestDenialAboveAnchorDoesNotDelayResponse has a zone with an anchor below a zone whose keys cannot be looked up. A server
+// of both wrongly denies the name between them, with a signature.
+func TestDenialAboveAnchorDoesNotDelayResponse(t *testing.T) {
+	bubble(t, `
+. served 198.41.0.4
+tld. delegated 192.0.2.1
+island.example.tld. delegated 192.0.2.1
+  www A 192.0.2.81
+`, func(t *testing.T, w *testNetwork) {
+		w.sign()
+		denied := false
+		w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
+			switch {
+			case q.name == "tld." && q.qtype == dns.TypeDNSKEY:
+				return nil
+			case q.name == "example.tld.":
+				r.Rcode, denied = dns.RcodeNameError, true
+			}
+			return r
+		})
+		r := newValidatingResolver(w, withAnchorOf(w, "island.example.tld."))
+		start := time.Now()
+		assert.Equal(t, "secure", w.security(r, "www.island.example.tld. A"))
+		assert.Less(t, time.Since(start), 500*ms)
+		assert.True(t, denied)
+	})
+}
+
 // TestInsecureZoneAboveAnchorProvesNothingBelowIt has a zone with an anchor below an insecure zone, on the same servers.
 // Responses without signatures from the zone, and referrals without proof, are bogus.
 func TestInsecureZoneAboveAnchorProvesNothingBelowIt(t *testing.T) {
