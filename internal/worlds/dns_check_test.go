@@ -218,7 +218,7 @@ func (j *dnsChecker) maxOwnAnswerTime(a *dnsQuestion, x, r *dnsResult) time.Dura
 	case j.allHealthy(a.dnsQuestionKey, r.began, r.end),
 		j.w.hasStrictOrder() && !j.mayBeFaulty(first[0], a.dnsQuestionKey, r.began, r.end) && j.w.way.change != "resolvConf":
 		if slices.ContainsFunc(first, func(s int) bool { return j.endsConnections(s, r) }) {
-			return 300*ms + j.extraStreamWait(r)
+			return max(300*ms, maxSends*j.maxExchangeTime(first[0])+timeTolerance) + j.extraStreamWait(r)
 		}
 		return 300 * ms
 	case j.w.hasStrictOrder():
@@ -235,7 +235,7 @@ func (j *dnsChecker) maxOwnAnswerTime(a *dnsQuestion, x, r *dnsResult) time.Dura
 	}
 	most := x.end - x.began + 3*time.Second + 200*ms + 5*timeTolerance // the last attempt begins with a hedge, and waits four timeouts, and for a round trip
 	if slices.ContainsFunc(j.w.serversAt(r.began, a.name), func(s int) bool {
-		return j.failedWith(s, a, r, r.end, "closes", io.EOF, syscall.ECONNRESET, syscall.EPIPE)
+		return j.failedWith(s, a, r, r.end, "closes", io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE)
 	}) {
 		most += 2 * time.Second // the last attempt but one is lost as well, and the timeout doubles
 	}
@@ -335,7 +335,7 @@ func (j *dnsChecker) failedEverywhere(a *dnsQuestion, r *dnsResult) bool {
 		switch {
 		case j.hasRefused(s, a, r):
 			said = true
-		case j.failedWith(s, a, r, r.began+immediately, "closes", io.EOF, syscall.ECONNRESET, syscall.EPIPE):
+		case j.failedWith(s, a, r, r.began+immediately, "closes", io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE):
 		case j.failedWith(s, a, r, r.began+immediately, "down", syscall.ECONNREFUSED), r.sent.more >= burst && j.endedAllConnections(s, r):
 			restarts = true
 		default:
@@ -864,6 +864,10 @@ func (j *dnsChecker) waitsForConnections(a *dnsQuestion, r *dnsResult) bool {
 		return wait > 0 && wait+j.maxServerDelay(s, a)+j.maxExchangeTime(s)+timeTolerance > j.w.client.timeout
 	})
 }
+
+// maxSends is the number of times that a question is sent to a server that ends its connections: again while a probe may be the
+// reason, at most three times, then once more, and once over a connection of its own.
+const maxSends = 6
 
 // endsConnections reports whether a server may end connections during a question, because of this question or another.
 func (j *dnsChecker) endsConnections(server int, r *dnsResult) bool {
