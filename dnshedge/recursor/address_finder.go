@@ -352,21 +352,23 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 		f.pending = append(f.pending, r.nameLookupKey)
 		return f.findCachedAddresses()
 	}
-	addrs := f.addAddresses(extractAddresses(r.rrs))
+	addrs := extractAddresses(r.rrs)
 	f.countUnresolvedName(r, len(addrs) > 0)
-	return addrs
+	return f.addAddresses(addrs)
 }
 
 // countUnresolvedName updates, after the lookup r of a server name, the number of server names without an address. This
 // number limits the lookups for a question (maxUnresolvedNames). Each name counts at most once.
 //
-// found is true if r has a new address. Otherwise the name counts if it does not exist, or if no other lookup of it is
-// pending.
+// found is true if r has an address. Otherwise the name counts if it does not exist, or if no other lookup of it is
+// pending. A name with glue does not count, nor does a lookup that ends at a limit of the question or in a cycle.
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const resolved, unresolved = 1, 2
 	switch {
 	case found:
 		f.nameResults[r.name] = resolved
+	case len(f.zone.glueAddresses(r.name)) > 0:
+	case errors.Is(r.err, waitgraph.ErrCycle) || errors.Is(r.err, errTooDeep) || isQuestionLimit(r.err):
 	case f.nameResults[r.name] == 0 && (r.nxdomain || !f.isLookupPending(r.name)):
 		f.nameResults[r.name] = unresolved
 		f.lookup.budget.unresolvedNames.Add(1)
