@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -307,9 +308,9 @@ func (f *addressFinder) startLookup(ctx context.Context, e nameservers.SearchSco
 	k := f.pending[i]
 	f.pending = slices.Delete(f.pending, i, i+1)
 	f.inProgress = append(f.inProgress, k)
-	c := f.lookup.core
+	c, unresolved := f.lookup.core, f.unresolvedCounter(k.name)
 	c.running.Go(func() {
-		rrs, nxdomain, err := c.lookUpServerName(ctx, f.lookup, f.node, k, hedge)
+		rrs, nxdomain, err := c.lookUpServerName(ctx, f.lookup, f.node, k, hedge, unresolved)
 		f.results <- lookupResult{k, rrs, nxdomain, err}
 	})
 	return true
@@ -361,18 +362,26 @@ func (f *addressFinder) processResult(r lookupResult) []netip.AddrPort {
 // number limits the lookups for a question (maxUnresolvedNames). Each name counts at most once.
 //
 // found is true if r has an address. Otherwise the name counts if it does not exist, or if no other lookup of it is
-// pending. A name with glue does not count, nor does a lookup that ends at a limit of the question or in a cycle.
+// pending. A lookup that ends in a cycle, or for lack of depth, does not count.
 func (f *addressFinder) countUnresolvedName(r lookupResult, found bool) {
 	const resolved, unresolved = 1, 2
 	switch {
 	case found:
 		f.nameResults[r.name] = resolved
-	case len(f.zone.glueAddresses(r.name)) > 0:
-	case errors.Is(r.err, waitgraph.ErrCycle) || errors.Is(r.err, errTooDeep) || isQuestionLimit(r.err):
+	case errors.Is(r.err, waitgraph.ErrCycle) || errors.Is(r.err, errTooDeep):
 	case f.nameResults[r.name] == 0 && (r.nxdomain || !f.isLookupPending(r.name)):
 		f.nameResults[r.name] = unresolved
-		f.lookup.budget.unresolvedNames.Add(1)
+		f.unresolvedCounter(r.name).Add(1)
 	}
+}
+
+// unresolvedCounter returns the counter of unresolved names for a server name. Names with glue have their own: they are
+// looked up when no server of the zone answers, and must not use up the lookups of other names.
+func (f *addressFinder) unresolvedCounter(name string) *atomic.Int32 {
+	if len(f.zone.glueAddresses(name)) > 0 {
+		return &f.lookup.budget.unresolvedGluedNames
+	}
+	return &f.lookup.budget.unresolvedNames
 }
 
 // isLookupPending reports whether a lookup of the server name is running or waits for its start.
@@ -432,8 +441,8 @@ var errTooManyUnresolvedNames = errors.New("recursor: too many server names have
 // nxdomain is true if the name does not exist.
 //
 // n is the node of the wait-for graph that waits for the result, on behalf of the lookup l. hedge is true if the wait
-// is a hedge.
-func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, k nameLookupKey, hedge bool) (rrs []dns.RR, nxdomain bool, err error) {
+// is a hedge. unresolved counts the names without an address.
+func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Node, k nameLookupKey, hedge bool, unresolved *atomic.Int32) (rrs []dns.RR, nxdomain bool, err error) {
 	w := waitgraph.Wait{By: n, Hedge: hedge}
 	for try := 0; ; try++ {
 		if k.childZone != "" {
@@ -443,7 +452,7 @@ func (c *core) lookUpServerName(ctx context.Context, l *lookup, n *waitgraph.Nod
 		} else if rrs, nxdomain, ok := c.cache.lookUpRecords(k.question, time.Now()); ok {
 			return rrs, nxdomain, nil
 		}
-		if l.budget.unresolvedNames.Load() >= maxUnresolvedNames {
+		if unresolved.Load() >= maxUnresolvedNames {
 			return nil, false, errTooManyUnresolvedNames
 		}
 		f, started, err := c.nameLookups.Join(k, w, nil, func(needed bool) (*nameLookup, error) { return c.startNameLookup(l, k, needed) })

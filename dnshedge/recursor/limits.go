@@ -85,13 +85,14 @@ func isLocalFailure(err error) bool { return errors.As(err, new(*nameservers.Loc
 // A questionBudget counts the cost of a client's question, including all lookups for it, and enforces the Limits. It is
 // safe for concurrent use, because the lookups run in parallel.
 type questionBudget struct {
-	limits          *Limits
-	validation      validate.Validation // limits of the cryptographic work
-	queries         atomic.Int32        // queries sent so far, without hedges
-	hedges          atomic.Int32        // hedges sent so far
-	serverNames     atomic.Int32        // server names looked up so far
-	unresolvedNames atomic.Int32        // server names found to have no address
-	synthesized     atomic.Int32        // answers synthesized from cached proofs
+	limits               *Limits
+	validation           validate.Validation // limits of the cryptographic work
+	queries              atomic.Int32        // queries sent so far, without hedges
+	hedges               atomic.Int32        // hedges sent so far
+	serverNames          atomic.Int32        // server names looked up so far
+	unresolvedNames      atomic.Int32        // server names without glue that were found to have no address
+	unresolvedGluedNames atomic.Int32        // server names with glue that were found to have no address
+	synthesized          atomic.Int32        // answers synthesized from cached proofs
 }
 
 // Validation returns the Validation that limits the cryptographic work for this question. It implements
