@@ -185,7 +185,7 @@ func (j *dnsChecker) mayBeFaulty(server int, k dnsQuestionKey, from, until time.
 
 // answeredInWarmUp reports whether the Client has an answer of a server from the warm-up.
 func (j *dnsChecker) answeredInWarmUp(server int) bool {
-	return j.w.past.calls > 0 && j.w.way.change != "import" && (server == 0 || !j.w.hasStrictOrder()) &&
+	return j.w.past.calls > 0 && j.w.way.change != "import" && j.w.way.files != "confLate" && (server == 0 || !j.w.hasStrictOrder()) &&
 		!slices.ContainsFunc(j.w.servers[server].faults, func(f *dnsFault) bool { return f.from < j.w.start-ms && f.affectsAll() })
 }
 
@@ -225,7 +225,7 @@ func (j *dnsChecker) maxOwnAnswerTime(a *dnsQuestion, x, r *dnsResult) time.Dura
 		return j.w.client.timeout + timeTolerance
 	}
 	cut := j.w.way.change == "netdown" && r.began <= j.w.way.changeAt+networkOutage && r.end >= j.w.way.changeAt
-	if cut || r.sent.more >= burst || j.isInOutage(a, r) || j.isOnlyHealthy(-1, a, r) && (j.lacksRetransmissions(a, r) || j.seemsSilent(a, r)) {
+	if cut || r.sent.more >= burst || j.isInOutage(a, r) || j.isOnlyHealthy(-1, a, r) && (j.lacksRetransmissions(a, r) || j.seemsSilent(a, r) || j.allLoseTwo(a, r)) {
 		return j.w.client.timeout + timeTolerance
 	}
 	for i, b := range j.w.asks { // equal questions at the same time share an answer
@@ -397,6 +397,17 @@ func (j *dnsChecker) lacksRetransmissions(a *dnsQuestion, r *dnsResult) bool {
 		}
 	}
 	return false
+}
+
+// allLoseTwo reports whether several servers lose the first two queries of a question, and there is no other. The retransmission
+// timeout doubles with each lost query, whichever server has lost it.
+func (j *dnsChecker) allLoseTwo(a *dnsQuestion, r *dnsResult) bool {
+	servers := j.w.serversAt(r.began, a.name)
+	return len(servers) > 1 && !slices.ContainsFunc(servers, func(s int) bool {
+		return !slices.ContainsFunc(j.w.servers[s].faults, func(f *dnsFault) bool {
+			return f.kind == "drops2" && f.matches(a.dnsQuestionKey) && f.isActiveDuring(r.began, r.end)
+		})
+	})
 }
 
 // seemsSilent reports whether one of several servers loses the first query of each question. The Client treats a server
