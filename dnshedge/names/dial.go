@@ -257,9 +257,10 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress adds the connection c, which was dialled by IP address, to the entries of the hosts that use it. Drain
-// can then close it when a host loses the address. These are the hosts for which LookupNetIP has returned ip. But if
-// ctx comes from a request through Drain, whose host has the address, it is that host only.
+// trackByAddress adds the connection c, which was dialled by IP address, to the entries of the hosts that use it. The
+// round tripper of Drain can then close it when a host loses the address. If ctx belongs to a request through that round
+// tripper, and the host of the request has the address, only this host uses c. Otherwise every host does for which
+// LookupNetIP has returned ip.
 //
 // The result is the wrapper that trackConn returns, or c itself if no host has the address.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {

@@ -150,8 +150,8 @@ var disableAggressiveUse bool
 // adjustPolicy changes the validation policy of new Resolvers. It is nil except in tests.
 var adjustPolicy func(*validate.Policy)
 
-// initValidator creates the validator for the configuration t, and gives it a part of the cache's memory. The error
-// names an invalid field.
+// initValidator creates the validator for the configuration t. The caches of the validator get a part of the cache's memory
+// limit. The error names the first invalid field of t.
 func (c *core) initValidator(t dnssec.Trust) error {
 	var conf chain.Config
 	if err := conf.ReadTrust("recursor: Resolver.Trust", t.Anchors, t.Insecure); err != nil {

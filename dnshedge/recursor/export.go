@@ -22,7 +22,7 @@ func (r *Resolver) Export(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return c.pool.Export(w, r.serverConfigHash(), c.exportZones())
+	return c.pool.Export(w, r.serverConfigHash(), c.delegationsToExport())
 }
 
 // Identity returns a string that identifies the fields that change answers: Hints, Zones, PrivateOK, Trust and
@@ -75,8 +75,8 @@ func (r *Resolver) Import(rd io.Reader) error {
 	return err
 }
 
-// exportZones returns the known delegations of the root and its child zones, for an export.
-func (c *core) exportZones() []nameservers.Delegation {
+// delegationsToExport returns the known delegations of the root and its child zones, for an export.
+func (c *core) delegationsToExport() []nameservers.Delegation {
 	var zones []nameservers.Delegation
 	add := func(z *delegation) {
 		if len(z.names) > 0 {

@@ -132,9 +132,10 @@ func (s *responseSelector) storeFallback(r *parsedResponse) {
 	s.fallback.Store(r)
 }
 
-// fallbackAfter returns a copy of the fallback, which must not be nil, as the response to a question that has failed
-// with err. If some servers were not queried, its validation decides whether they must be. The caller may change the
-// copy: a search for servers may still read the fallback.
+// fallbackAfter returns a copy of the fallback, the best response that did not end the query, as the answer to a question
+// that has failed with err. If some servers were not queried, the copy is marked, so that they are queried only if its
+// validation fails. The caller may change the copy: a search for servers may still read the fallback. The fallback must
+// not be nil.
 func (s *responseSelector) fallbackAfter(err error) *parsedResponse {
 	r := *s.fallback.Load()
 	if errors.Is(err, nameservers.ErrEndedEarly) {

@@ -169,8 +169,9 @@ func (r *Response) findSigner(sets [][]*validate.RRset, zone string) (signer str
 // isNegative reports whether the answer section is empty, so that the response must prove a denial.
 func (r *Response) isNegative() bool { return len(r.Answer) == 0 }
 
-// verifyAndCacheProofs does the work of verifyResponse for the answer s. If the answer is secure, it also caches its
-// NSEC, NSEC3 and wildcard records. Answers to other questions can then be synthesized from them.
+// verifyAndCacheProofs verifies the response s, whose RRsets are sets, with the keys k of the zone (see verifyResponse). If
+// the response is secure, it also caches the NSEC, NSEC3 and wildcard records. Answers to other questions can then be
+// synthesized from them.
 func (c *Validator) verifyAndCacheProofs(s *Response, w *validate.Validation, sets [][]*validate.RRset, k *validate.Keys, now time.Time) error {
 	if err := s.verifyResponse(w, sets, k, now); err != nil {
 		return err

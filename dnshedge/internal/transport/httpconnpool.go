@@ -336,8 +336,9 @@ func (l *httpConnPool) oldestConn() *httpConn {
 	return l.conns[0]
 }
 
-// acquireProbeConn returns a connection for a probe: the oldest one that accepts requests, or a new one. It reserves no
-// stream, because each connection keeps one stream for probes. The caller must call releaseRequest after the probe.
+// acquireProbeConn returns a connection for a probe, a query that tests whether the server answers. It is the oldest one
+// that accepts requests, which the most queries use, or a new one. acquireProbeConn reserves no stream, because each
+// connection keeps one stream for probes. The caller must call releaseRequest after the probe.
 func (l *httpConnPool) acquireProbeConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A Verification is the result of verifying an RRset that has a valid signature: its status, its lifetime, and whether
-// it was expanded from a wildcard.
+// A Verification describes an RRset whose signature is valid: whether the signing keys are trusted, how long the RRset may be
+// cached, and whether it was expanded from a wildcard. An RRset without a valid signature has none.
 type Verification struct {
 	// Status is Secure if the keys are trusted, and Unchecked if they are not trusted yet.
 	Status Status

@@ -189,11 +189,11 @@ func (q *query) setConn(conn net.Conn, timeout time.Duration) error {
 	return conn.SetDeadline(time.Now().Add(timeout)) // dialing may have taken longer
 }
 
-// extendDeadline decides, at the deadline of a query over UDP, whether the query continues to wait for a late response.
-// If so, it sets the next deadline and returns true.
+// extendDeadline is called at the deadline of a query over UDP. It returns true if the query continues to wait for a late
+// response, and false if it ends, or was stopped before.
 //
-// The first call counts a timeout of the server, and sets the deadline to loserDeadline. A later call removes the
-// deadline, unless the Task has ended or another query waits for a slot of q. It returns false if q was stopped.
+// The first call counts a timeout of the server, and moves the deadline to loserDeadline. At a later call, the query ends if
+// the Task has ended or another query waits for a slot of q. Otherwise it waits without a deadline.
 func (q *query) extendDeadline() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

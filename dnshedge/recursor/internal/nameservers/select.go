@@ -137,8 +137,9 @@ func (p *Pool) selectHedgeServer(all []candidate) *candidate {
 }
 
 // isReliable reports whether the server of the candidate c usually answers, so that hedges of queries to it may use the
-// tokens of hedgeReserve. It must have answered the Pool before the Task began, and must have answered the latest query
-// about the zone. Servers of an attacker may answer for one zone only.
+// tokens of hedgeReserve, the part of the hedge budget that is kept for them. It must have answered the Pool before the Task
+// began. It must also have answered the latest query about this zone: a server of an attacker may answer for another zone,
+// and stay silent for this one.
 func (p *Pool) isReliable(c *candidate) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,8 +26,8 @@ type serverSearch struct {
 	stop           func()            // cancels ctx
 }
 
-// A searchResult is the result of a Task.FindServers call with a given scope: the addresses of further servers, or an
-// error.
+// A searchResult is the result of one call of Task.FindServers: the addresses of further servers, or an error. The scope of
+// the call limits the server names that it may look up.
 type searchResult struct {
 	servers []netip.AddrPort
 	err     error
