@@ -25,6 +25,9 @@ import (
 type Trust struct {
 	// Anchors are the trust anchors, which are DS or DNSKEY records of any zones. If Anchors is nil, the built-in keys of
 	// the root zone with the key tags 20326 and 38696 are used. Otherwise only Anchors are used.
+	//
+	// The nearest anchor above a name alone decides: the zones above that anchor are not considered. So an anchor for a name
+	// that is no zone makes all names below it bogus.
 	Anchors []dns.RR
 
 	// Insecure are the names of negative trust anchors (RFC 7646): zones at and below these names are not validated.
