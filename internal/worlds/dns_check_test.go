@@ -892,13 +892,14 @@ func (j *dnsChecker) extraStreamWait(r *dnsResult) time.Duration {
 	if j.w.way.net != "https" || j.w.way.streams == 0 {
 		return 0
 	}
+	const sendsPerQuestion = 3
 	n := 0
 	for _, o := range j.client.results {
 		if o.began <= r.end && o.end >= r.began {
 			n++
 		}
 	}
-	return time.Duration(bits.Len(uint(n/j.w.way.streams))) * (growAfter + j.maxExchangeTime(0))
+	return time.Duration(bits.Len(uint(sendsPerQuestion*n/j.w.way.streams))) * (growAfter + j.maxExchangeTime(0))
 }
 
 // returnWasDetected reports whether there were enough queries to detect the return of a server that was gone for all
