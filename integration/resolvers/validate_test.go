@@ -195,9 +195,8 @@ func (e *estate) compare(t *testing.T, all []*resolver) (rows []compared) {
 			defer func() { <-room }()
 			for _, a := range z.questions {
 				c := compared{ask: a, flaw: z.flaw}
-				findUntil(t, all, a, func(found []string) bool {
-					c.found = found
-					why, _ := c.wrong()
+				c.found = findUntil(t, all, a, func(found []string) bool {
+					why, _ := compared{ask: a, flaw: z.flaw, found: found}.wrong()
 					return why == ""
 				})
 				played[i] = append(played[i], c)
@@ -215,17 +214,16 @@ const failuresKept = 6 * time.Second
 const hasty = 3 * time.Second
 
 // findUntil asks all resolvers one question until the function isRight returns true for the findings, at most three times: the machine may be
-// busy, so that a resolver gets no answer in time.
-func findUntil(t *testing.T, all []*resolver, a ask, isRight func(found []string) bool) {
+// busy, so that a resolver gets no answer in time. It returns the last findings.
+func findUntil(t *testing.T, all []*resolver, a ask, isRight func(found []string) bool) []string {
 	a.within = hasty
-	for range 2 {
-		if isRight(findings(t, all, a)) {
-			return
+	for tries := 1; ; tries++ {
+		if found := findings(t, all, a); tries == 3 || isRight(found) {
+			return found
 		}
 		time.Sleep(failuresKept)
 		a.within = patience
 	}
-	isRight(findings(t, all, a))
 }
 
 // findings asks all resolvers one question.
@@ -315,13 +313,10 @@ func TestUnsignedResponsesAreJudgedAlike(t *testing.T) {
 	l.open(t)
 	all := validators(t, l, root.ds()[0].(*dns.DS))
 	for _, q := range questions {
-		var found []string
-		findUntil(t, all, q.ask, func(f []string) bool {
-			found = f
-			return !slices.ContainsFunc(found, func(verdict string) bool { return verdict != q.want })
-		})
+		isWrong := func(verdict string) bool { return verdict != q.want }
+		found := findUntil(t, all, q.ask, func(found []string) bool { return !slices.ContainsFunc(found, isWrong) })
 		for i, verdict := range found {
-			if verdict != q.want {
+			if isWrong(verdict) {
 				t.Errorf("%s finds that %s is %s; want %s", all[i].name, q.name, verdict, q.want)
 			}
 		}
