@@ -246,11 +246,7 @@ func TestResolverIgnoresInvalidReferrals(t *testing.T) {
 		"below the name":     respondWith("referral | a.www.example. NS ns.evil.example." + glue),
 		"with authority":     respondWith("| www.example. NS ns.www.example." + glue),
 		"beside an answer":   respondWith("referral www.example. A " + evil + " | www.example. NS ns.www.example." + glue),
-		"with an rcode": func(q query, r *dns.Msg) *dns.Msg {
-			m := respondWith("referral | www.example. NS ns.www.example."+glue)(q, r)
-			m.Rcode = dns.RcodeNameError
-			return m
-		},
+		"with an rcode":      respondNXDOMAIN("referral | www.example. NS ns.www.example." + glue),
 		"neither NS nor SOA": respondWith("referral |" + glue),
 		"of another class": func(q query, r *dns.Msg) *dns.Msg {
 			m := respondWith("referral | www.example. NS ns.www.example."+glue)(q, r)
@@ -538,11 +534,7 @@ func TestNoMinimiseSendsFullName(t *testing.T) {
 
 func TestResolverSendsFullNameAfterMinimisedFailure(t *testing.T) {
 	for name, f := range map[string]func(query, *dns.Msg) *dns.Msg{
-		"NXDOMAIN": func(q query, _ *dns.Msg) *dns.Msg {
-			m := respondWith("| example. 300 SOA ns. admin. 1 2 3 4 300")(q, nil)
-			m.Rcode = dns.RcodeNameError
-			return m
-		},
+		"NXDOMAIN": respondNXDOMAIN("| example. 300 SOA ns. admin. 1 2 3 4 300"),
 		"NODATA":   respondWith("| example. 300 SOA ns. admin. 1 2 3 4 300"),
 		"CNAME":    respondWith("b.example. CNAME www.victim."),
 		"SERVFAIL": respondRcode(dns.RcodeServerFailure),

@@ -369,6 +369,16 @@ func respondRcode(code int) func(query, *dns.Msg) *dns.Msg {
 	}
 }
 
+// respondNXDOMAIN returns a fault: the response is that of respondWith(text), with the code NXDOMAIN.
+func respondNXDOMAIN(text string) func(query, *dns.Msg) *dns.Msg {
+	respond := respondWith(text)
+	return func(q query, r *dns.Msg) *dns.Msg {
+		m := respond(q, r)
+		m.Rcode = dns.RcodeNameError
+		return m
+	}
+}
+
 // respondWith returns a fault: the response has the records in text. Sections are divided by "|", and records "name
 // type data" by ";". AA is set unless the text begins with "referral".
 func respondWith(text string) func(query, *dns.Msg) *dns.Msg {

@@ -53,9 +53,7 @@ example.tld. delegated 192.0.3.1
 			if q.name == "." {
 				return r
 			}
-			m := respondWith("| . SOA a.root. h.root. 1 2 3 4 5")(q, r)
-			m.Rcode = dns.RcodeNameError
-			return m
+			return respondNXDOMAIN("| . SOA a.root. h.root. 1 2 3 4 5")(q, r)
 		})
 		w.setFault("198.41.0.5", withoutRecords(dns.TypeNSEC))
 		r := newValidatingResolver(w, func(r *recursor.Resolver) {
@@ -80,11 +78,7 @@ func TestResolverFollowsBogusReferralToZoneWithAnchor(t *testing.T) {
 			}
 			w.setFault("192.0.2.1 192.0.2.2", forgeAllButKeys)
 			if lies {
-				w.setFault("192.0.2.1", func(q query, r *dns.Msg) *dns.Msg {
-					m := respondWith("| tld. SOA ns.tld. h.tld. 1 2 3 4 5")(q, r)
-					m.Rcode = dns.RcodeNameError
-					return m
-				})
+				w.setFault("192.0.2.1", respondNXDOMAIN("| tld. SOA ns.tld. h.tld. 1 2 3 4 5"))
 			}
 			r := newValidatingResolver(w, func(r *recursor.Resolver) {
 				r.Trust.Anchors = append(r.Trust.Anchors, w.zone("example.tld.").signer.ds())

@@ -128,13 +128,9 @@ func TestOptOutProofDoesNotMakeNXDOMAIN(t *testing.T) {
 // wildcard does not change that. The response about a name with an NSEC3 record of its own is bogus.
 func TestUnsignedResponseNeedsOptOut(t *testing.T) {
 	for kind, respond := range map[string]func(query, *dns.Msg) *dns.Msg{
-		"NXDOMAIN": func(q query, _ *dns.Msg) *dns.Msg {
-			r := respondWith("| example.tld. SOA ns.example.tld. admin.example.tld. 1 3600 600 86400 300")(q, nil)
-			r.Rcode = dns.RcodeNameError
-			return r
-		},
-		"NODATA":  respondWith("| example.tld. SOA ns.example.tld. admin.example.tld. 1 3600 600 86400 300"),
-		"address": func(q query, _ *dns.Msg) *dns.Msg { return respondWith(q.name+" A 192.0.2.99")(q, nil) },
+		"NXDOMAIN": respondNXDOMAIN("| example.tld. SOA ns.example.tld. admin.example.tld. 1 3600 600 86400 300"),
+		"NODATA":   respondWith("| example.tld. SOA ns.example.tld. admin.example.tld. 1 3600 600 86400 300"),
+		"address":  func(q query, _ *dns.Msg) *dns.Msg { return respondWith(q.name+" A 192.0.2.99")(q, nil) },
 	} {
 		for _, withOptOut := range []bool{false, true} {
 			bubble(t, pairs, func(t *testing.T, w *testNetwork) {
