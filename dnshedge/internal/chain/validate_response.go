@@ -25,8 +25,8 @@ func (c *Validator) ValidateResponse(ctx context.Context, b ValidationBudget, s 
 		return nil
 	}
 	zone := s.Zone
-	if a := c.anchors.nearestAnchor(s.zoneLookupName()); dnsname.IsBelow(a.zone, zone.Name) && !zone.Stub {
-		zone = zone.newChildZone(a.zone, true) // an island of security: the keys of the zones above it do not matter
+	if anchored := c.nearestAnchoredZone(s.zoneLookupName(), zone.Name); anchored != zone.Name && !zone.Stub {
+		zone = zone.newChildZone(anchored, true) // an island of security: the keys of the zones above it do not matter
 	}
 	r, err := c.lookUpKeys(ctx, b, zone)
 	if err != nil {
