@@ -50,9 +50,9 @@
 //     as long as it was silent, plus a second. A server that loses more queries of a question
 //     than fit into Timeout leaves the question unanswered. Another server that usually
 //     answers gets at least half of the time.
-//   - A question has up to four attempts, including hedges. The last attempt asks one server
-//     after the other, and waits for each for its timeout. So servers that all lose queries
-//     use up each other's time.
+//   - A question has up to four attempts, including hedges. The last attempt sends further
+//     queries, each after the timeout of the one before, and uses the first answer to any of
+//     them. So servers that all lose queries use up each other's time.
 //   - The fourth query is sent over TCP. The answer to it, or to the next query, comes at
 //     most three seconds later than with a resolver that asks all servers in rotation. A
 //     server without TCP loses the fourth query, and the next query follows after half of

@@ -107,6 +107,29 @@ func sorted(events []string) []string {
 	return events
 }
 
+// A server takes seven seconds for three queries, and two seconds for each later one. The fourth query, which begins the
+// last attempt, is over TCP. It is presumed lost when the fifth is sent, but its response comes first.
+func TestObserversReceiveQueriesOfLastAttempt(t *testing.T) {
+	bubble(t, func(l *lab) {
+		slower := after(7*time.Second, good)
+		l.serve("a", about("x.example.", script(slower, slower, slower, after(2*time.Second, good)), good))
+		c := l.client(&dnshedge.Client{Timeout: 10 * time.Second, Hedge: dnshedge.Hedge{Off: true}}, l.up("udp", "a"))
+		rec := l.watched(c)
+		l.learn(c)
+		rec.take()
+		l.must(c, "x.example.")
+		assert.ElementsMatch(t, []string{
+			"a: denied: disabled",
+			"a: start 0", "a: lost 0 after 3440",
+			"a: start 0", "a: lost 0 after 3240",
+			"a: start 0", "a: lost 0 after 2840",
+			"a: start 0", "a: won 0 after 2040",
+			"a: start 0", "a: lost 0 after 440",
+			"a: done by 0 of 1 after 3440",
+		}, rec.take(), "sent after 0, 200, 600, 1400 and 3000 ms; the handshake takes 20 ms")
+	})
+}
+
 func TestObserversSeeFailoverAsSameAttempt(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", rcode(dns.RcodeServerFailure))

@@ -256,3 +256,19 @@ func TestLastAttemptSkipsExpiredTimeout(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A server suddenly takes seven seconds for three queries, and then a second for each query. That is longer than the
+// four retransmission timeouts of 200 ms after which the last attempt sends the question again. Its first query stays in
+// flight, and its response is used.
+func TestLastAttemptKeepsEarlierQueriesInFlight(t *testing.T) {
+	for name, hedge := range map[string]dnshedge.Hedge{"hedged": {}, "not hedged": {Off: true}} {
+		bubble(t, func(l *lab) {
+			slow, slower := after(time.Second, good), after(7*time.Second, good)
+			l.serve("a", about("x.example.", script(slower, slower, slower, slow), good))
+			c := l.client(&dnshedge.Client{Timeout: 10 * time.Second, Hedge: hedge}, l.up("udp", "a"))
+			l.learn(c)
+			_, took := l.must(c, "x.example.")
+			assert.LessOrEqual(t, took, 4*time.Second, name)
+		})
+	}
+}

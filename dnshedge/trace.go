@@ -36,7 +36,7 @@ type AttemptInfo struct {
 	Name     string
 	Type     uint16
 	Upstream Upstream
-	Attempt  int // 0 for the primary, and then counted up
+	Attempt  int // 0 for the primary, and then counted up; several queries of the last attempt may run at a time
 	Hedge    bool
 }
 

@@ -10,20 +10,23 @@ import (
 )
 
 // An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
-// hedges, and the end. On a nil eventReporter, only reportDenied may be called, which then does nothing.
+// hedges, and the end. Without observers, it is nil, and only reportDenied and lastQuery may be called.
 //
-// Each attempt runs in one goroutine, and only that goroutine uses the attempt's element of the field attempts. The
+// Each attempt runs in one goroutine, and only that goroutine uses the attempt's element of the field lastQueries. The
 // field delay must be set before the first attempt starts.
 type eventReporter struct {
-	notifier *observers.Notifier
-	ctx      context.Context
-	first    *Server       // the first server of the group; events of the whole exchange carry its latency key
-	delay    time.Duration // hedge delay of the first hedge; 0: no hedge is due
-	attempts [1 + MaxHedges]struct {
-		to     *Server   // the server that the attempt's last query went to; nil: it has sent none
-		began  time.Time // time at which that query was sent
-		number int       // number that observers get for the attempt
-	} // last query of each attempt
+	notifier    *observers.Notifier
+	ctx         context.Context
+	first       *Server       // the first server of the group; events of the whole exchange carry its latency key
+	delay       time.Duration // hedge delay of the first hedge; 0: no hedge is due
+	lastQueries [1 + MaxHedges]reportedQuery
+}
+
+// A reportedQuery is a query whose start was reported to observers. The zero value is no query.
+type reportedQuery struct {
+	server *Server   // server that the query went to; nil: there is no query
+	sent   time.Time // time at which the query was sent
+	number int       // number that observers get for the attempt
 }
 
 var _ race.AttemptObserver = (*eventReporter)(nil)
@@ -35,27 +38,39 @@ func (t *eventReporter) reportDenied(reason observe.Reason) {
 	}
 }
 
-// reportAttempt reports to observers that attempt n of the race sends a query to s. observerNumber is the number of the
-// attempt for observers, who count hedges and no retransmissions. If the attempt has already sent a query to another
-// server, it first reports that query as failed.
-func (t *eventReporter) reportAttempt(ctx context.Context, n, observerNumber int, s *Server) {
-	t.AttemptEnded(ctx, n, race.Failed)
-	a := &t.attempts[n]
-	a.to, a.began, a.number = s, time.Now(), observerNumber
-	t.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: a.number}) })
+// lastQuery returns the place for the last query of attempt n of the race. It is nil if t is nil.
+func (t *eventReporter) lastQuery(n int) *reportedQuery {
+	if t == nil {
+		return nil
+	}
+	return &t.lastQueries[n]
 }
 
-// AttemptStarted implements race.AttemptObserver. It does nothing, because no server is selected yet. reportAttempt
+// reportQuery reports to observers that an attempt sends a query to s, and stores that query in last. number is the
+// number of the attempt for observers, who count hedges and no retransmissions. If last is a query already, it is first
+// reported as failed.
+func (t *eventReporter) reportQuery(ctx context.Context, last *reportedQuery, number int, s *Server) {
+	t.reportOutcome(ctx, last, race.Failed)
+	*last = reportedQuery{s, time.Now(), number}
+	t.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: number}) })
+}
+
+// reportOutcome reports the outcome and the latency of the query q to observers. It does nothing if q is no query.
+func (t *eventReporter) reportOutcome(ctx context.Context, q *reportedQuery, how race.Outcome) {
+	if q.server != nil {
+		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: q.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(q.sent)}
+		t.notifier.Notify(func(o observe.Observer) { o.AttemptDone(ctx, q.server.key.Info, r) })
+	}
+}
+
+// AttemptStarted implements race.AttemptObserver. It does nothing, because no server is selected yet. reportQuery
 // reports the start instead.
 func (t *eventReporter) AttemptStarted(context.Context, int) {}
 
 // AttemptEnded implements race.AttemptObserver. It reports the outcome and the latency of the last query of attempt n.
 // It does nothing if attempt n has sent no query.
 func (t *eventReporter) AttemptEnded(ctx context.Context, n int, how race.Outcome) {
-	if a := &t.attempts[n]; a.to != nil {
-		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: a.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(a.began)}
-		t.notifier.Notify(func(o observe.Observer) { o.AttemptDone(ctx, a.to.key.Info, r) })
-	}
+	t.reportOutcome(ctx, &t.lastQueries[n], how)
 }
 
 // reportEnd reports the end of an exchange to observers. winner is the number of the successful attempt for observers,

@@ -3,7 +3,6 @@ package group
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"sync"
@@ -265,10 +264,7 @@ func (x *Exchange) Admit(int) bool {
 		return false
 	}
 	isAdmitted := x.admitRetransmission(now) || x.admitHedge(now)
-	x.checkAt = now.Add(timeoutCheckInterval(now.Sub(x.start)))
-	if at := x.retransmission.presumedLossTime(); at.Before(x.checkAt) {
-		x.checkAt = at
-	}
+	x.checkAt = x.nextLossCheck(now)
 	if due, ok := x.hedges.nextDue(); ok && x.start.Add(due).Before(x.checkAt) {
 		x.checkAt = x.start.Add(due)
 	}
@@ -309,17 +305,38 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	x.attempts[n] = attemptTarget{kind, server, x.selection.recordQuery(server, now)}
 	r := &x.retransmission
 	if kind != hedgeAttempt {
-		r.lastAttempt, r.lastServer, r.lastSent = n, server, now
+		r.recordQuery(n, server, now)
 	}
-	r.isLastAttempt = x.admitted == MaxHedges
+	r.hasFewAttempts = x.admitted >= MaxHedges
 }
 
-// admitRetransmission decides whether a retransmission starts at the time now. It returns true, and records the
-// attempt, if the last query is presumed lost and a budget permits a retransmission. The caller must hold mu.
+// nextLossCheck returns the time after now at which to check next whether the last query is presumed lost. The caller
+// must hold mu.
+func (x *Exchange) nextLossCheck(now time.Time) time.Time {
+	at, latest := x.retransmission.presumedLossTime(), now.Add(timeoutCheckInterval(now.Sub(x.start)))
+	if latest.Before(at) {
+		return latest
+	}
+	return at
+}
+
+// admitRetransmission decides whether a retransmission starts as an attempt at the time now. It returns true, and
+// records the attempt, if the last query is presumed lost and a budget permits a retransmission. The caller must hold
+// mu.
 func (x *Exchange) admitRetransmission(now time.Time) bool {
+	server, ok := x.selectRetransmission(now)
+	if ok {
+		x.recordAttempt(retransmittedAttempt, server, now)
+	}
+	return ok
+}
+
+// selectRetransmission selects the server for a retransmission at the time now, and counts the retransmission. ok is
+// true if the last query is presumed lost and a budget permits a retransmission. The caller must hold mu.
+func (x *Exchange) selectRetransmission(now time.Time) (server int, ok bool) {
 	r := &x.retransmission
 	if now.Before(r.presumedLossTime()) {
-		return false
+		return 0, false
 	}
 	r.backOff(now)
 	best := x.selection.selectServer()
@@ -328,15 +345,14 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 	if !isPaid {
 		r.postponedUntil = now.Add(alignTimer(max(minRTO, now.Sub(r.lastSent)/2)))
 		x.selection.servers.ProbeUnhealthy(now, x.query, nil) // a server that works again needs no budget
-		return false
+		return 0, false
 	}
 	if server == best { // the misses may have made that server silent
 		server = x.selection.selectServer()
 	}
 	r.count++
 	x.conf.Counters.Retransmissions.Add(1)
-	x.recordAttempt(retransmittedAttempt, server, now)
-	return true
+	return server, true
 }
 
 // admitHedge decides whether the next hedge starts at the time now. It returns true, and records the attempt, if the
@@ -395,31 +411,38 @@ func (x *Exchange) waitForOtherAttempts(ctx context.Context) {
 	}
 }
 
-// Attempt implements race.Op. It sends the question to the server that was selected for attempt n. If that server
-// fails, it sends the question to other servers at once. It returns the first successful response, or the error of the
-// last server.
-func (x *Exchange) Attempt(a *race.Attempt, n int) (r attemptReply, err error) {
-	kind, i, earlier := x.attempts[n].kind, x.attempts[n].server, x.attempts[n].earlierQueries
+// Attempt implements race.Op. It sends the question to the server that was selected for attempt n, and to other servers
+// if that server fails. It returns the first successful response, or the error of the last server.
+func (x *Exchange) Attempt(a *race.Attempt, n int) (attemptReply, error) {
+	switch n {
+	case 0:
+		return x.sendQueries(x.primaryContext, a, 0, x.attempts[0], x.events.lastQuery(0))
+	case MaxHedges:
+		return x.runLastAttempt(a)
+	}
+	return x.sendQueries(a, a, n, x.attempts[n], x.events.lastQuery(n))
+}
+
+// sendQueries sends the question to the server first in attempt n. If that server fails, it sends the question to other
+// servers at once. It returns the first successful response, or the error of the last server. When ctx ends, it
+// cancels the query and returns.
+//
+// The observers get the context a. For them, sendQueries stores its last query in reported, which is nil if there are
+// no observers.
+func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, first attemptTarget, reported *reportedQuery) (attemptReply, error) {
+	i, earlier := first.server, first.earlierQueries
 	var refused uint64 // bit set of the servers that refused a connection one after the other
-	ctx := context.Context(a)
-	if n == 0 {
-		ctx = x.primaryContext
-	}
-	var last *lastAttempt
-	if n == MaxHedges && x.query.IsStandard() {
-		last = &lastAttempt{&x.mu, &x.selection, &x.retransmission, x.conf.Counters}
-	}
 	for {
 		s := x.selection.servers[i]
 		start := time.Now()
-		answer, setup, err := x.queryServer(ctx, a, n, s, earlier, last)
+		answer, setup, err := x.queryServer(ctx, a, n, s, earlier, reported)
 		if err == nil {
 			if isFailure := x.recordResponse(ctx, s, answer); !isFailure {
 				s.answerRate.recordQuestion(x.query, true)
-				return attemptReply{answer, s, kind, setup}, nil
+				return attemptReply{answer, s, first.kind, setup}, nil
 			}
 			err = errNoAnswer
-		} else if a.Err() != nil {
+		} else if ctx.Err() != nil {
 			// Time ran out, or another attempt won.
 			if time.Since(start) >= s.unansweredDelay() {
 				s.recordUnanswered(x.query, start)
@@ -435,12 +458,6 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r attemptReply, err error) {
 		if i, earlier, ok = x.replaceRefusedServer(n, s, err, &refused); ok {
 			continue
 		}
-		if last != nil && (errors.Is(err, errLost) || isConnectionRefused(err) || isTimeout(err) || x.hasOtherAttempts()) {
-			refused = 0
-			if i, earlier, ok = last.waitForNextQuery(a, s, start, err); ok {
-				continue
-			}
-		}
 		if n == 0 {
 			x.waitForOtherAttempts(ctx)
 		}
@@ -451,23 +468,18 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (r attemptReply, err error) {
 // queryServer sends the question to s in attempt n, and reports that query to observers and the tracer. It returns the
 // response, and the duration of the handshake if the query needed one.
 //
-// earlier is the number of earlier queries of the exchange to s. If n is the last permitted attempt, last sends the
-// query and cancels it when it is presumed lost. Otherwise last is nil.
-func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, last *lastAttempt) (answer *wire.Answer, setup time.Duration, err error) {
+// earlier is the number of earlier queries of the exchange to s. The query for observers is stored in reported, which is
+// nil if there are none.
+func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, reported *reportedQuery) (answer *wire.Answer, setup time.Duration, err error) {
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
 	if x.events != nil {
-		x.events.reportAttempt(a, n, x.observerNumber(n), s)
+		x.events.reportQuery(a, reported, x.observerNumber(n), s)
 	}
 	if x.conf.Tracer != nil {
 		x.conf.Tracer.AttemptStarted(a, x.query, s, n, isHedge)
 	}
-	connection := &x.retransmission.connection[n]
-	if last != nil {
-		answer, setup, err = last.queryServer(ctx, s, earlier, connection)
-	} else {
-		answer, setup, err = s.queryAddresses(ctx, x.query, earlier, connection)
-	}
+	answer, setup, err = s.queryAddresses(ctx, x.query, earlier, &x.retransmission.connection[n])
 	if x.conf.Tracer != nil {
 		x.conf.Tracer.AttemptEnded(a, x.query, s, n, isHedge, time.Since(start), err)
 	}
@@ -513,19 +525,10 @@ func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *ui
 func (x *Exchange) switchServer(n, server int) (earlier int) {
 	now := time.Now()
 	if r := &x.retransmission; r.lastAttempt == n {
-		r.lastServer, r.lastSent = server, now
+		r.recordQuery(n, server, now)
 	}
 	x.conf.Counters.Failovers.Add(1)
 	return x.selection.recordQuery(server, now)
-}
-
-// hasOtherAttempts reports whether any attempt besides the last permitted one is running. Only the last attempt may
-// call it, after a failure. If the result is false, all other attempts have failed, and the last attempt must end as
-// well.
-func (x *Exchange) hasOtherAttempts() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.runningOthers > 1 || x.othersEnded == nil
 }
 
 // recordPrimaryError stores the server s that caused err, for the Result, if err is the error of the primary. n is the

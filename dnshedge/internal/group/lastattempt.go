@@ -3,132 +3,119 @@ package group
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
-	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/dnshedge/internal/transport"
-	"github.com/gohedge/hedge/dnshedge/internal/wire"
+	"github.com/gohedge/hedge/internal/race"
 )
 
-// A lastAttempt sends the queries of the last attempt that the race permits, one server after the other. When a query
-// of this attempt is lost or fails, the race starts no further attempt. The lastAttempt therefore sends the next query
-// itself, while queries of the other attempts remain in flight.
-type lastAttempt struct {
-	mu             *sync.Mutex // Exchange.mu; guards selection and retransmission
-	selection      *serverSelection
-	retransmission *retransmissionTimer
-	counters       *Counters
+// A queriesResult is the outcome of sendQueries in the last attempt.
+type queriesResult struct {
+	reply attemptReply
+	err   error         // nil: reply is a successful response
+	last  reportedQuery // last query, for observers
 }
 
-// queryServer sends the question to the server s. It returns the response, and the duration of the handshake if the
-// query needed one. When the query is presumed lost, it cancels the query with the cause errLost. earlier is the number
-// of earlier queries of the exchange to s. w records the connection of the query.
-func (l *lastAttempt) queryServer(ctx context.Context, s *Server, earlier int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
-	queryCtx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer l.startLossTimer(s, func() { cancel(errLost) })()
-	return s.queryAddresses(queryCtx, l.selection.query, earlier, w)
-}
-
-// lossTimeout returns how long to wait for the response to a query to s before the query is presumed lost. sent is the
-// time at which the query was sent. The result may become shorter while the query waits, because later responses of s
-// change it, so the caller must call lossTimeout again.
-func (l *lastAttempt) lossTimeout(s *Server, sent time.Time) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if s.recoversLoss && len(l.selection.servers) == 1 {
-		return l.retransmission.deadline.Sub(sent)
-	}
-	return max(s.rto.currentTimeout(l.retransmission.count, true), l.retransmission.minLastAttemptTimeout(s, sent))
-}
-
-// startLossTimer starts a timer for a query that is sent to s now. When that query is presumed lost, it calls onLost in
-// a new goroutine. The caller must call stop when the query has ended.
-func (l *lastAttempt) startLossTimer(s *Server, onLost func()) (stop func() bool) {
-	sent, isDoubled := time.Now(), s.rto.isDoubled()
-	longest := l.lossTimeout(s, sent)
-	timer := new(RecheckTimer)
-	timer.Start(func() time.Duration {
-		end := l.retransmission.timeoutEnd(MaxHedges, sent, min(longest, l.lossTimeout(s, sent)))
-		return lossCheckDelay(isDoubled, time.Since(sent), time.Until(end))
-	}, onLost)
-	return timer.Stop
-}
-
-// lossCheckDelay returns how long to wait before checking again whether a query is lost. waited is the time since the
-// query was sent, and left is the rest of its timeout.
+// runLastAttempt runs the last attempt that the race permits. The race starts no further attempt, so runLastAttempt
+// itself sends the question again whenever the last query is presumed lost. All queries stay in flight, and the first
+// successful response to any of them is the result.
 //
-// isDoubled must be true if the timeout was doubled when the query was sent. A response to another question may end the
-// doubling and shorten the timeout, so the query must then be checked earlier than after left.
-func lossCheckDelay(isDoubled bool, waited, left time.Duration) time.Duration {
-	if !isDoubled {
-		return left
+// After all of them have failed, it ends, unless a further query may succeed: a connection was refused or took too long,
+// or another attempt is running.
+func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
+	ctx, cancel := context.WithCancelCause(a)
+	results, running := make(chan queriesResult), 0
+	start := func(first attemptTarget) {
+		running++
+		go func() {
+			r := queriesResult{err: errNoAnswer} // if an observer ends the goroutine
+			defer func() { results <- r }()
+			r.err = race.RecoverPanic(func() (err error) {
+				r.reply, err = x.sendQueries(ctx, a, MaxHedges, first, &r.last)
+				return err
+			})
+		}()
 	}
-	return min(left, timeoutCheckInterval(waited))
-}
-
-// waitForNextQuery waits until the last permitted attempt of the exchange may send its next query, and selects the
-// server for it. The previous query went to s at the time sent, and ended with err.
-//
-// It returns the index of the selected server, and the number of earlier queries of the exchange to that server. ok is
-// false if ctx ends first.
-func (l *lastAttempt) waitForNextQuery(ctx context.Context, s *Server, sent time.Time, err error) (server, earlier int, ok bool) {
-	other, otherSent := l.selectOtherServer(s)
-	isOver := other != nil && !errors.Is(err, errLost) && !isTimeout(err) // s cannot respond any more
-	if isOver {
-		s, sent = other, otherSent
-	}
-	longest, isDoubled := l.lossTimeout(s, sent), s.rto.isDoubled() // before this query can double it
-	if !isOver && !s.HasAnsweredSince(sent) {
-		s.rto.backOff(sent, time.Now())
-	}
+	defer func() {
+		cancel(race.ErrLost)
+		for ; running > 0; running-- {
+			r := <-results
+			x.events.reportOutcome(a, &r.last, outcomeOfCancelled(ctx))
+		}
+	}()
+	start(x.attempts[MaxHedges])
+	timer := time.NewTimer(x.timeToNextCheck())
+	defer timer.Stop()
 	for {
-		pause := lossCheckDelay(isDoubled, time.Since(sent), time.Until(sent.Add(min(longest, l.lossTimeout(s, sent)))))
-		if pause <= 0 {
-			if server, earlier, ok = l.spendForRetransmission(); ok {
-				return server, earlier, true
-			}
-			pause = time.Since(sent) / 4
-		}
 		select {
-		case <-time.After(pause):
+		case r := <-results:
+			running--
+			if r.err == nil || running == 0 && !isUnavailable(r.err) && !x.hasOtherAttempts() {
+				if x.events != nil {
+					x.events.lastQueries[MaxHedges] = r.last
+				}
+				return r.reply, r.err
+			}
+			x.events.reportOutcome(a, &r.last, race.Failed)
+		case <-timer.C:
+			if next, ok := x.admitFurtherQuery(time.Now()); ok {
+				start(next)
+			}
+			timer.Reset(x.timeToNextCheck())
 		case <-ctx.Done():
-			return 0, 0, false
+			return attemptReply{}, ctx.Err()
 		}
 	}
 }
 
-// selectOtherServer selects a server that can still respond after s has failed: the one that selectServer prefers,
-// among the servers except s that have sent no failure response. lastSent is the time of the last query to it. other is
-// nil if there is no such server.
-func (l *lastAttempt) selectOtherServer(s *Server) (other *Server, lastSent time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := l.selection.selectServerExcept(l.selection.serverBit(s) | l.selection.failedServers())
-	if i < 0 {
-		return nil, lastSent
+// outcomeOfCancelled returns the outcome, for observers, of a query that was cancelled together with ctx: Lost if
+// another query or attempt has won, and Failed if the time ran out or the caller cancelled the question.
+func outcomeOfCancelled(ctx context.Context) race.Outcome {
+	if context.Cause(ctx) == race.ErrLost {
+		return race.Lost
 	}
-	return l.selection.servers[i], l.selection.histories[i].lastSent
+	return race.Failed
 }
 
-// spendForRetransmission spends tokens for a retransmission to the server that selectServer prefers, and counts the
-// query. It returns the index of that server, and the number of earlier queries of the exchange to it. ok is false, and
-// nothing is counted, if the budgets of the server do not permit the retransmission.
-func (l *lastAttempt) spendForRetransmission() (server, earlier int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	server = l.selection.selectServer()
-	if !l.selection.servers[server].spendForRetransmission(l.selection.query, false) {
-		return 0, 0, false
+// admitFurtherQuery decides whether the last attempt sends the question again at the time now, and to which server. ok
+// is true if the last query is presumed lost and a budget permits a retransmission, which is then recorded. It also
+// computes the time of the next call.
+func (x *Exchange) admitFurtherQuery(now time.Time) (next attemptTarget, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	server, ok := x.selectRetransmission(now)
+	if ok {
+		next = attemptTarget{x.attempts[MaxHedges].kind, server, x.selection.recordQuery(server, now)}
+		x.retransmission.recordQuery(MaxHedges, server, now)
 	}
-	l.retransmission.count++
-	l.counters.Retransmissions.Add(1)
-	return server, l.selection.recordQuery(server, time.Now()), true
+	x.checkAt = x.nextLossCheck(now)
+	return next, ok
 }
 
-// isTimeout reports whether err is a network timeout, for example because a connection could not be opened in time.
-func isTimeout(err error) bool {
+// timeToNextCheck returns the time until admitFurtherQuery must be called next. It is the maximum duration if no query
+// may be sent before the deadline.
+func (x *Exchange) timeToNextCheck() time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.checkAt.Before(x.retransmission.deadline) {
+		return math.MaxInt64
+	}
+	return time.Until(x.checkAt)
+}
+
+// hasOtherAttempts reports whether any attempt besides the last permitted one is running. Only the last attempt may
+// call it, after a failure. If the result is false, all other attempts have failed, and the last attempt must end as
+// well.
+func (x *Exchange) hasOtherAttempts() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.runningOthers > 1 || x.othersEnded == nil
+}
+
+// isUnavailable reports whether err is a refused connection or a network timeout, for example because a connection could
+// not be opened in time.
+func isUnavailable(err error) bool {
 	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
+	return isConnectionRefused(err) || errors.As(err, &timeout) && timeout.Timeout()
 }

@@ -50,10 +50,12 @@ type Config struct {
 	Spawn func(f func(context.Context)) bool
 }
 
-// An AttemptTracer receives the start and the end of each query of an attempt. An attempt may send several queries, for
-// example again over TCP after a truncated response. In its methods, ctx is the context of the attempt, q the
-// question, and to the server. n is the number of the attempt, and 0 is the primary. hedge is true if the attempt is a
-// hedge. It must be safe for concurrent use.
+// An AttemptTracer receives the start and the end of each query of an attempt. An attempt may send several queries, one
+// after the other, and the last attempt of a question also several at the same time. An AttemptTracer must be safe for
+// concurrent use.
+//
+// In its methods, ctx is the context of the attempt, q the question, and to the server. n is the number of the attempt,
+// and 0 is the primary. hedge is true if the attempt is a hedge.
 type AttemptTracer interface {
 	// AttemptStarted is called before a query is sent.
 	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
@@ -223,7 +225,7 @@ type Counters struct {
 const budgetMargin = 1.5
 
 // MaxHedges is the maximum number of attempts of a question besides the primary. Documented waiting times hold for four
-// attempts in all, of which the last one tries server after server.
+// attempts in all, of which the last one sends a further query after each timeout.
 const MaxHedges = 3
 
 // Hedging is the hedging configuration of a Client, with all defaults filled in. It must not change while a Pool uses

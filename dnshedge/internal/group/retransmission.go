@@ -1,7 +1,6 @@
 package group
 
 import (
-	"errors"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
@@ -15,9 +14,6 @@ const (
 	// checkInterval is the interval to which exchanges align their timers. Timers that expire together cost less CPU time.
 	checkInterval = 16 * time.Millisecond
 )
-
-// errLost is the cause with which the context of a query is cancelled when the query is presumed lost.
-var errLost = errors.New("dnshedge: query is lost")
 
 // A retransmissionTimer computes when the last query of an exchange is presumed lost, so that the question must be sent
 // again (RFC 6298). The last query is that of the primary or of the latest retransmission; hedges do not count.
@@ -34,13 +30,13 @@ type retransmissionTimer struct {
 	lastAttempt    int           // number of the attempt that sent the last query
 	lastSent       time.Time     // time at which the last query was sent
 	postponedUntil time.Time     // no retransmission before this time, because the budgets of the servers did not permit one; zero: they did
-	isLastAttempt  bool          // exactly one further attempt is permitted
+	hasFewAttempts bool          // at most one further attempt is permitted
 }
 
 // presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due. The
 // result may change with each response, hedge and failure.
 //
-// The wait is one retransmission timeout of the queried server, doubled for each earlier retransmission. If only one
+// The wait is one retransmission timeout of the queried server, doubled for each earlier retransmission. If at most one
 // further attempt is permitted, it is at least minLastAttemptTimeout. If hedges were sent after the query, the loss
 // delay of each of them must be over as well.
 //
@@ -59,7 +55,7 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 	if r.count == 0 {
 		wait += r.setupTime
 	}
-	if r.isLastAttempt {
+	if r.hasFewAttempts {
 		wait = max(wait, r.minLastAttemptTimeout(server, r.lastSent))
 	}
 	at := r.timeoutEnd(r.lastAttempt, r.lastSent, wait)
@@ -78,6 +74,11 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 		}
 	}
 	return at
+}
+
+// recordQuery records that the query of attempt n to the given server, sent at the time now, is now the last one.
+func (r *retransmissionTimer) recordQuery(n, server int, now time.Time) {
+	r.lastAttempt, r.lastServer, r.lastSent = n, server, now
 }
 
 // timeoutEnd returns the time at which a query of the given attempt times out. sent is the time at which the query was

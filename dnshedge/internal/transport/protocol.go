@@ -319,8 +319,9 @@ func (l *messageConnPool) isFull() bool {
 
 // joinOpening returns the newest opening of a connection, for which a query of the pool l can wait. It starts one if
 // none is running. It also does so if fewer connections are being opened than are open, and do not suffice for the
-// waiting queries. It returns nil if the pool is full, and ErrClosed if the transport is closed. The caller must hold
-// l.mu.
+// waiting queries.
+//
+// It returns nil if the pool is full, and ErrClosed if the transport is closed. The caller must hold l.mu.
 func (p *protocolTransport) joinOpening(l *messageConnPool) (*messageConnOpening, error) {
 	n := len(l.openings)
 	if isShort := n == 0 || n < len(l.conns) && l.waiting >= n*l.connLimit(); isShort && !l.isFull() {
