@@ -74,9 +74,11 @@ func detachContext(client, ctx context.Context) context.Context {
 
 func (d detachedContext) Value(key any) any { return d.values.Value(key) }
 
-// AfterFunc calls f in a new goroutine when the context has ended. The returned function stop prevents the call. It
-// is an optional method of contexts, which context.AfterFunc uses: without it, each caller of context.AfterFunc
-// would need a goroutine that waits for the end.
+// AfterFunc calls f in a new goroutine when the Client is closed, which ends the context. The returned function stop
+// prevents the call. It returns false if f has been called, or if stop was called before.
+//
+// context.AfterFunc uses this optional method of contexts. Without it, each call of context.AfterFunc would need a
+// goroutine that waits for the end of the context.
 func (d detachedContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(d.Context, f)
 }

@@ -32,8 +32,8 @@ const (
 	refreshHits  = 2  // if it had more hits than this
 )
 
-// A failureTTL determines how long failures are cached (RFC 9520 §3.2). The first failure of a question is cached for the
-// duration in the field first. The duration doubles with each further failure in a row, up to most.
+// A failureTTL determines how long failures are cached (RFC 9520 §3.2). The field first is the duration for the first
+// failure of a question. The duration doubles with each further failure in a row, up to the duration in the field most.
 type failureTTL struct{ first, most time.Duration }
 
 var (
@@ -103,10 +103,14 @@ type Cache struct {
 }
 
 // An answerOrigin records where a cached answer comes from: the Client, the route, and the generation of the system's
-// servers (a number that changes with them). It decides whether Export includes the answer, and whether the answer is
-// still valid. The zero value is an unknown origin, whose entry remains valid until it expires.
+// servers (a number that changes with them). The route is the part of Client.Routes, or of the system's configuration,
+// that determined the servers or Exchanger. An answerOrigin decides whether Export includes the answer, and whether the
+// answer is still valid.
+//
+// The zero value is the origin of an answer of Cache.Set. Every Client with this Cache exports the answer, and it
+// remains valid until it expires.
 type answerOrigin struct {
-	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer, or the Client is unknown
+	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer
 	system    uint16 // generation of the system's servers; 0: the answer is not theirs
 	domainLen uint8  // length in wire format of the domain of the route; 0: no route was used
 	validated bool   // a trusted validator has checked the answer
@@ -121,9 +125,9 @@ func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Lo
 // and entries with several sources.
 const notExported = math.MaxUint16
 
-// addClient returns the number of a Client that starts to use the Cache, counted from 1. Entries store the number of
-// their Client, because Export writes only the answers of its own Client. Clients after the first 65534 all get
-// notExported, and their answers are never exported.
+// addClient registers a Client that starts to use the Cache, and returns its number, counted from 1. Entries store the
+// number of their Client, because Export writes only the answers of its own Client. Clients after the first 65534 all
+// get notExported, and their answers are never exported.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
 // mergeOrigin adds the origin of an alias's target to o, the origin of an answer that ends with the alias. The answer
@@ -180,8 +184,8 @@ func (c *Cache) init() {
 	})
 }
 
-// matchesKey reports whether the entry belongs to key. The store finds entries by a hash of their key, and several
-// keys may have the same hash.
+// matchesKey reports whether the entry is stored under key, and not under another key with the same hash. The store
+// finds entries only by the hash of their key.
 func (e *entry) matchesKey(key []byte) bool {
 	n := len(key) - wire.KeyLen
 	own := e.question
@@ -208,8 +212,8 @@ func (c *Cache) findEntry(key []byte) *entry {
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
 // canServeStale reports whether the answer e may be served at the time at if the servers fail (RFC 8767). It is true
-// until the answer has been expired for MaxStale. It is false for a failure and for nil. at is a time of the cache's
-// clock (sleepAwareClock).
+// until the answer has been expired for MaxStale. It is false for a failure, for nil, and for an answer of system
+// servers that have changed. at is a time of the cache's clock (sleepAwareClock).
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -durationOrDefault(c.MaxStale, defaultMaxStale) && c.isCurrent(e)
 }
@@ -273,14 +277,14 @@ type cachedAnswer struct {
 	at             time.Duration // time of the lookup, since the epoch
 }
 
-// getAnswer searches the cache for an answer to the question q, and counts a hit of the entry. If there is no usable
-// entry, the freshness in the result is entryMissing.
+// getAnswer searches the cache at the present time now for an answer to the question q, and counts a hit of an entry
+// for q's name. If there is no usable entry, the freshness in the result is entryMissing.
 //
-// domain is the length in wire format of the domain of q's route, or 0 without a route. An NXDOMAIN entry for a name
-// above that domain is ignored, because it comes from other servers.
+// domain is the length in bytes of the domain of q's route, in wire format, or 0 without a route. An NXDOMAIN entry for
+// a name above that domain is ignored, because it comes from other servers.
 //
-// If isRefreshDue is true in the result, no other caller refreshes the entry, for 30 s. The caller must query the servers
-// for a new answer, or call releaseRefresh.
+// If the field isRefreshDue of the result is true, the caller has claimed the refresh of the entry. For 30 s no other
+// caller refreshes it. The caller must query the servers for a new answer, or call releaseRefresh.
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -295,9 +299,11 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFreshAnswer returns the cached answer to q and true, if the answer has not expired and need not be refreshed yet. It
-// counts a hit of the entry. Otherwise it returns false and counts nothing. The caller then calls getAnswer, which counts
-// the hit.
+// getFreshAnswer returns the cached answer to q and true, if the answer has not expired at the present time now and no
+// refresh is due. It counts a hit of the entry.
+//
+// Otherwise it returns false and counts nothing. It also returns false for a cached failure, and for an NXDOMAIN entry
+// of an ancestor of q's name. getAnswer finds these entries, expired entries, and entries whose refresh is due.
 func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool) {
 	if !q.IsCacheable() {
 		return cachedAnswer{}, false
@@ -312,23 +318,27 @@ func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool
 	return f, true
 }
 
-// isRefreshDue reports whether an entry should be refreshed now, before it expires. It is true for an answer that was
-// used more than twice and is in the last tenth of its TTL. hits is the number of uses.
+// isRefreshDue reports whether f, a result of findAnswer, should be refreshed now, before it expires. It is true for an
+// answer that was used more than twice and is in the last tenth of its TTL. hits is the number of uses, including the
+// present one.
 //
-// It is false if a refresh is running or has just failed, or if NoRefresh is set.
+// It is false for a failure, during another refresh, for 30 s after a failed or slow refresh, and if NoRefresh is set.
+// It does not claim the refresh: see claimRefresh.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 	return f.freshness == entryFresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.failuresInRow == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.refreshClaimedUntil.Load()
 }
 
-// findAnswer returns the best entry for a key: an entry for the question, or a proof that the name or an ancestor does
-// not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older one. If no entry is usable,
-// the freshness is entryMissing.
+// findAnswer returns the best entry for the cache key of a question: an entry for the question, or a proof that the
+// name or an ancestor does not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older
+// one. If no entry is usable, the freshness is entryMissing.
 //
-// at is the present time of the cache's clock (sleepAwareClock). domain is the length in wire format of the domain of the
-// question's route, or 0. A proof for a name above that domain is ignored, because it comes from other servers.
+// at is the present time of the cache's clock (sleepAwareClock). domain is the length in bytes of the domain of the
+// question's route, in wire format, or 0. A proof for an ancestor above that domain is ignored, because it comes from
+// other servers.
 //
-// findAnswer modifies key, which can no longer be used for the question.
+// Unless findAnswer finds a fresh entry for the question, it changes key to the key of the name's NXDOMAIN entry
+// (wire.SetNameErrorType).
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
 	if own != nil && own.remainingTime(at) > 0 {
@@ -353,10 +363,11 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 }
 
 // findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. The name
-// then does not exist either (RFC 8020). key must be the key of a name error for the name: see wire.SetNameErrorType.
+// then does not exist either (RFC 8020). key must be the key of the name's NXDOMAIN entry, which wire.SetNameErrorType
+// makes from a cache key. at is the present time of the cache's clock (sleepAwareClock).
 //
-// domain is the length in wire format of the domain of the question's route, or 0. Ancestors above that domain do not
-// count, because their entries come from other servers.
+// domain is the length in bytes of the domain of the question's route, in wire format, or 0. Ancestors above that
+// domain do not count, because their entries come from other servers.
 //
 // Only answers that a trusted validator has checked count. Other servers may deny a name although names exist below it:
 // for example, public servers deny corp., and internal servers have ad.corp.
@@ -401,16 +412,16 @@ func (f *cachedAnswer) isRefreshPostponed(qtype uint16) bool {
 	return int64(f.at) < f.noRefreshUntil.Load() && (of == uint32(dns.TypeANY) || of == uint32(qtype))
 }
 
-// Extended errors of answers that do not come from the servers just now.
+// Extended errors (RFC 8914) of responses from the cache.
 var (
-	staleAnswer = []wire.EDE{{Code: edeStale}} // Extended errors of responses from the cache (RFC 8914).
-	staleNX     = []wire.EDE{{Code: edeStaleNX}}
-	cachedError = []wire.EDE{{Code: edeCachedError}}
+	staleAnswer = []wire.EDE{{Code: edeStale}}       // of an expired answer
+	staleNX     = []wire.EDE{{Code: edeStaleNX}}     // of an expired NXDOMAIN answer
+	cachedError = []wire.EDE{{Code: edeCachedError}} // of a failure
 )
 
 // toAnswer converts the cached answer into the response to q: the answer, and how it is presented. The presentation is
-// the age to subtract from the TTLs, the rotation of addresses, and extended errors. For a cached failure without a
-// response, toAnswer returns the error.
+// the age to subtract from the TTLs, the rotation of addresses, and extended errors. The TTLs of an expired answer are
+// 30 s instead. For a cached failure without a response, toAnswer returns the error.
 func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:
@@ -432,10 +443,13 @@ func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptio
 	return f.Answer, v, nil
 }
 
-// storeAnswer stores the answer a to q for the duration ttl. The caller must have limited the TTLs of the records in a.
-// from is the origin of the answer.
+// storeAnswer stores the answer a to q at the present time now, for the duration ttl. The caller must have limited the
+// TTLs of the records in a. from is the origin of the answer. If ttl is 0, the answer is not stored, and an older entry
+// for q is removed.
 //
-// If ttl is 0, the answer is not stored. In both cases, entries that contradict the answer are removed.
+// In both cases storeAnswer removes entries with q's flags DO and CD that contradict a. If a denies the existence of
+// q's name, this is the entry for q's type. Otherwise these are the NXDOMAIN entries of the name and its ancestors.
+// Separate NXDOMAIN entries for DS remain unless q has the type DS.
 func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -463,8 +477,9 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	}
 }
 
-// markNameExists removes the entries that deny the existence of a name or of its ancestors, because an answer has shown
-// that the name exists. key must be the key of such an entry for the name: see wire.SetNameErrorType.
+// markNameExists removes the NXDOMAIN entries of a name and of its ancestors, because an answer has shown that the name
+// exists. key must be the key of the name's NXDOMAIN entry, which wire.SetNameErrorType makes from a cache key. If it
+// is the separate key for type DS, only the entries for DS are removed.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentKey(key) {
 		if c.findEntry(key) != nil {
@@ -473,13 +488,16 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// storeFailure caches a failure of the question q, so that the servers are not queried again at once. a is the failure
-// response. If a is nil, err is the error of the exchange. keep determines how long the failure is cached.
+// storeFailure caches a failure of the question q at the present time now, so that the servers are not queried again at
+// once. a is the failure response. If a is nil, err is the error of the exchange. keep determines how long the failure
+// is cached. from is the origin of the failure.
 //
-// domain is the length in wire format of the domain of q's route, or 0. from is the origin of the failure.
+// If the cache has an answer, even an expired one, storeFailure keeps it and prevents its refresh for 30 s. But the
+// failure replaces an expired answer if it is final (wire.FinalFailure): the server withholds the answer because of
+// DNSSEC or a filter.
 //
-// If the cache has an answer, even an expired one, storeFailure keeps it and prevents its refresh for 30 s. But if DNSSEC
-// or a filter forbids an answer (wire.FinalFailure), the failure replaces an expired answer.
+// domain is the length in bytes of the domain of q's route, in wire format, or 0. An NXDOMAIN answer for a name above
+// that domain is no answer to q, because it comes from other servers.
 func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep failureTTL, from answerOrigin) {
 	c.init()
 	at := c.clock.timeSinceEpoch(now)
@@ -519,11 +537,11 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 	})
 }
 
-// postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck), because a
-// refresh has failed or is slow. now is the present time of the cache's clock (sleepAwareClock).
+// postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck), because
+// a refresh has failed or is slow. now is the present time of the cache's clock (sleepAwareClock).
 //
-// If refreshes by another type are already prevented, it prevents refreshes by every type, because the whole name
-// probably fails.
+// An NXDOMAIN entry answers questions of several types. If refreshes by another type are already prevented,
+// postponeRefresh prevents refreshes by every type, because the whole name probably fails.
 func (e *entry) postponeRefresh(now time.Duration, qtype uint16) {
 	of := uint32(qtype)
 	if int64(now) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
@@ -533,8 +551,9 @@ func (e *entry) postponeRefresh(now time.Duration, qtype uint16) {
 	e.noRefreshUntil.Store(int64(now + staleRecheck))
 }
 
-// Get returns a cached answer to q that has not expired, and true. Without an answer it returns nil and false. The
-// answer has the ID and the spelling of q, and the remaining TTLs. Get does not change q.
+// Get returns a cached answer to q that has not expired, and true. It may be a failure response, such as SERVFAIL.
+// Without an answer Get returns nil and false. The answer has the ID of q, its name in the same letter case, and the
+// remaining TTLs. Get does not change q.
 func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	ask, err := wire.NewQuery(q)
 	if err != nil || !ask.IsCacheable() {
@@ -584,7 +603,8 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	return true
 }
 
-// Purge removes all entries of a name, and returns their number. It has no effect on names below. Its running time is
+// Purge removes all entries of a name, of every type and including failures, and returns their number. It has no effect
+// on names below. The name may be in upper or lower case, with or without the final dot. The running time is
 // proportional to the size of the cache.
 func (c *Cache) Purge(name string) int {
 	c.init()
@@ -613,7 +633,7 @@ func (c *Cache) Len() int {
 	return c.store.EstimatedSize()
 }
 
-// Bytes returns the approximate memory of the entries, which MaxBytes limits.
+// Bytes returns the approximate memory of the entries in bytes, which MaxBytes limits.
 func (c *Cache) Bytes() int64 {
 	c.init()
 	return int64(c.store.WeightedSize())

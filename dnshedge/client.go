@@ -145,14 +145,14 @@ type Client struct {
 
 	// Fallback lists servers that are asked when all Upstreams fail. They are asked in order: each server is asked when
 	// the server before it has failed, is down, or is late. Upstreams get half of Timeout, at most 5 s, before Fallback
-	// is asked. Fallback shares the rest.
+	// is asked. The servers in Fallback share the rest.
 	//
 	// An answer of Fallback is held back while Upstreams answer other questions, and most questions of the same type.
 	// It is used after 5 s, or when Timeout is nearly over. A failure that a healthy server decides on is final, for
 	// example that of a filter or a validating server: Fallback is not asked.
 	//
-	// Upstreams are down after failures for three names in a row and a failed probe. While all Upstreams are down,
-	// Fallback is asked first.
+	// Upstreams are down after failures for three names in a row and a failed probe, which is a query that tests a
+	// server. While all Upstreams are down, Fallback is asked first.
 	//
 	// Probes ask for the root's servers, for names that the server was asked before, or for a caller's name. They do
 	// not send a caller's name to servers that must not see it yet, such as Fallback while Upstreams answer.
@@ -161,8 +161,8 @@ type Client struct {
 	// Exchanger is asked instead of Upstreams and Fallback, which must be empty. It is asked once for each question.
 	// Nil: the servers are asked.
 	//
-	// A Cache stores a SERVFAIL of an Exchanger for 5 s, and twice as long after each further one in a row, at most
-	// 20 s. RFC 9520 allows 5 minutes. It stores a SERVFAIL of servers for 1 to 5 s.
+	// A Cache stores a SERVFAIL of an Exchanger for 5 s, and twice as long after each further SERVFAIL in a row, at
+	// most 20 s. RFC 9520 allows 5 minutes. It stores a SERVFAIL of servers for 1 to 5 s.
 	Exchanger Exchanger
 
 	// Routes lists Exchangers that are asked, instead of the servers, about the names in a domain, including the
@@ -174,7 +174,7 @@ type Client struct {
 	// 16 targets. Export omits these answers.
 	Routes map[string]Exchanger
 
-	// Hedge says when a hedge is sent.
+	// Hedge configures when hedges are sent, and how many.
 	Hedge Hedge
 
 	// Cache stores answers. Nil: no answer is stored. Callers with the same question at the same time share an
@@ -185,8 +185,8 @@ type Client struct {
 	// Timeout limits an exchange with all its attempts. Zero: 5 s. It must not be negative.
 	Timeout time.Duration
 
-	// MaxInFlight limits the questions that wait for servers at a time, including questions with an address. Zero:
-	// 2048, which take about 40 MB. It must not be negative.
+	// MaxInFlight limits the questions that wait for servers at a time, including questions that ExchangeContext sends
+	// to an address. Zero: 2048, which take about 40 MB. It must not be negative.
 	//
 	// When one more question comes, a waiting question ends with ErrTooManyQuestions, or with SERVFAIL through
 	// ServeDNS. It is the oldest question of the domain with the most waiting questions. So names whose servers are
@@ -240,7 +240,7 @@ type Client struct {
 	// Logger logs changes of state, and never single questions:
 	//
 	//   - hedging of an upstream is paused or resumed,
-	//   - its budget is exhausted, or at least half full again,
+	//   - the hedge budget of an upstream is exhausted, or at least half full again,
 	//   - an upstream is silent or fails, or answers again,
 	//   - hedging is switched off or on,
 	//   - Import has added measurements and answers,
@@ -306,9 +306,12 @@ func (c *Client) Validate() error {
 	return nil
 }
 
-// validateExchanger returns an error if an Exchanger of a Client is invalid: a Client with an invalid field, or an
-// Exchanger whose Validate method returns an error. field is the name of the Client's field for the error. A Client's own
-// Exchangers are not validated, because Clients may refer to each other.
+// validateExchanger returns an error if the Exchanger e of a Client is invalid. If e is a Client, its fields must be
+// valid and its hosts file readable. Otherwise its method Validate, if there is one, must return nil. A nil e is valid.
+// field is the name of the field that contains e, for the error.
+//
+// If e is a Client, the Exchangers that e asks are not validated. The validation would never end for two Clients that
+// refer to each other.
 func validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:
@@ -325,7 +328,7 @@ func validateExchanger(field string, e Exchanger) (err error) {
 }
 
 // validate returns an error that names the first invalid field, or nil. It does not validate Observers, Upstreams,
-// Fallback and Routes.
+// Fallback and Routes, which newCore validates afterwards.
 func (c *Client) validate() error {
 	switch {
 	case c.Timeout < 0:
@@ -368,14 +371,16 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Exchange is ExchangeContext with context.Background(), as in a *dns.Client.
+// Exchange does the same as ExchangeContext with context.Background(): it answers the question of m, and returns the
+// response and the duration. If address is not empty, only the server at address is asked. The signature is that of the
+// method of a *dns.Client.
 func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
 	return c.ExchangeContext(context.Background(), m, address)
 }
 
-// ExchangeContext answers the question of m, which it does not change. The response has the ID and the spelling of m,
-// and has an OPT record if and only if m has one. It shares no memory with the cache. The duration is that of the
-// exchange, and 0 if the answer was in the cache.
+// ExchangeContext answers the question of m, which it does not change. The response has m's ID and the letter case of
+// its name. It has an OPT record if and only if m has one, and shares no memory with the cache. rtt is the duration of
+// the call. It may be 0 for an answer from the cache.
 //
 // If address is empty, the Client's servers are asked. Otherwise only the server at address is asked, and its answer is
 // not cached. The address is a host and port for UDP, or any string that ParseUpstream accepts. A hedge goes to the
@@ -384,13 +389,14 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // A question without RD is answered only from Hosts, for special-use names, and by Routes. Otherwise the response is
 // REFUSED, even if the Cache has an answer.
 //
-// EDNS options of m are sent, except cookies, padding and keepalive, which concern a single connection. The response
-// then has the server's options and is not cached. An Exchanger with a method IgnoresOptions, such as a
-// recursor.Resolver, gets no options. A server that does not understand EDNS is asked again without EDNS, and so
-// without DO, AD, CD and options.
+// EDNS options of m are sent, except cookies, padding, keepalive and extended errors, which concern one connection. The
+// response then has the server's options and is not cached. An Exchanger with a method IgnoresOptions(), such as a
+// recursor.Resolver, gets no options. A server that does not understand EDNS is asked again without EDNS, thus without
+// DO, AD, CD and options.
 //
-// As with dns.Client, a response with a failure code is not an error. Errors of an exchange are of type *Error and wrap
-// their cause. The cause is unchanged if it is the error of a context.
+// As with dns.Client, a response with a failure code, such as SERVFAIL, is not an error. If the servers give no
+// response, the error is of type *Error and wraps the cause. If ctx ends first, the cause is the error of ctx, or the
+// cause with which ctx was cancelled.
 //
 // A message whose opcode is not QUERY, such as an update or a notification, is sent once and unchanged except for its
 // ID. It goes to the next server only if the connection to the previous one was refused or was impossible. If its
@@ -431,8 +437,8 @@ type Order int
 
 // The orders.
 const (
-	// OrderAuto is OrderFastest for Upstreams, and OrderStrict for the system's servers,
-	// whose order is that of resolv.conf, unless that has the option rotate.
+	// OrderAuto is OrderFastest for Upstreams. For the system's servers it is OrderStrict, in the order of resolv.conf,
+	// or OrderFastest if resolv.conf has the option rotate.
 	OrderAuto Order = iota
 
 	// OrderFastest is for servers that all give the same answers. The server with the shortest round trip time is asked
@@ -460,9 +466,10 @@ func (o Order) validate() error {
 	return nil
 }
 
-// SpecialUse determines which special-use names a Client answers itself, without a query. These names have a meaning
-// only on one machine or in one network, or no meaning at all. Public servers have no answer, and should not learn
-// which clients ask for them. The zero value is SpecialUseLibrary.
+// SpecialUse determines which special-use names (RFC 6761) a Client answers itself, without a query. These names have a
+// meaning only on one machine or in one network, or no meaning at all. Public servers have no answer, and should not
+// learn which clients ask for them. The zero value is SpecialUseLibrary, which answers localhost, invalid, onion and
+// alt.
 //
 // A route in Client.Routes, except the route ".", has precedence. For example, "10.in-addr.arpa" with a nil Exchanger
 // sends questions about these addresses to the Upstreams. ExchangeContext with an address sends questions for all names

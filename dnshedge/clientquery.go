@@ -7,9 +7,11 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A clientQuery is a query of a DNS client that waits for its answer, in a fairQueue that limits the waiting queries. It
-// is also the context of the exchange. This context has no values, and ends when a newer query displaces the query from
-// the full queue.
+// A clientQuery is a query that a program has sent to this process (ServeDNS or Server) and that waits for its answer.
+// It waits in a fairQueue, which limits the number of waiting queries.
+//
+// It is also the context of the exchange that answers the query. This context has no values. It ends when a newer query
+// displaces this query from the full queue.
 type clientQuery struct {
 	transport.InlineContext
 	core       *core
@@ -17,11 +19,12 @@ type clientQuery struct {
 	queueEntry queuedQuery
 }
 
-// enqueueQuery adds a DNS client's query to the queue l, and returns its entry. subqueueKey selects its subqueue: it is
-// the client's address, or the domain of the question. If the queue is full, the oldest query of the longest subqueue is
-// cancelled.
+// enqueueQuery adds a query of a DNS client to the queue l, and returns the query's entry in the queue. The caller must
+// then call answerQueuedQuery, which answers the query and removes the entry. If the queue is full, the oldest query of
+// the longest subqueue is cancelled.
 //
-// ctx must have no values, because the exchange is shared with other callers. The caller must call answerQueuedQuery.
+// subqueueKey selects the subqueue. It is the client's address, or the domain of the question. The query is also
+// cancelled when ctx ends. ctx must have no values, because detachContext does not pass on the values of a clientQuery.
 func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey string) *clientQuery {
 	w := &clientQuery{core: c, queue: l}
 	w.Begin(ctx, 0)
@@ -29,8 +32,11 @@ func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey strin
 	return w
 }
 
-// answerQueuedQuery answers the question q of the queued query w, and then removes w from its queue and ends it. The
-// calling goroutine may query the servers itself, until stay ends, which saves a goroutine.
+// answerQueuedQuery answers the question q of the queued query w. It then removes w from its queue, and ends w as a
+// context. r is the answer, or an error.
+//
+// The calling goroutine may query the servers itself, which saves a goroutine. It then returns when the servers have
+// answered, even if w ends before. When stay ends, these queries are cancelled.
 //
 // displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
 func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r *result, displaced bool) {

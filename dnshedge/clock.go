@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// A sleepAwareClock measures the age of cached answers, including the time for which the machine has slept. Its times are
-// durations since the first use of the cache. It is safe for concurrent use.
+// A sleepAwareClock measures the age of cached answers, including the time for which the machine has slept. Its times
+// are durations since the first use of the cache. It is safe for concurrent use.
 //
 // On most systems Go's monotonic clock stops during sleep. So once a second the sleepAwareClock compares the monotonic
 // clock with the wall clock. If the wall clock has gained a second or more since the last comparison, the machine has
-// slept or the wall clock was set. The gain is added to the age, which never decreases.
+// slept or the wall clock was set. The gain is added to the times of the sleepAwareClock, which never decrease.
 type sleepAwareClock struct {
 	epoch   time.Time
 	checked atomic.Int64 // time of the last comparison with the wall clock, in nanoseconds since the epoch
 	slept   atomic.Int64 // total sleep until then, in nanoseconds
 
 	mu        sync.Mutex
-	ahead     time.Duration    // by how much the wall clock was ahead at the last comparison
+	ahead     time.Duration    // by how much the wall clock was ahead of the monotonic clock at the last comparison
 	wallClock func() time.Time // nil: time.Now
 }
 

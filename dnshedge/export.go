@@ -25,9 +25,11 @@ var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Max: max
 
 var errForeign = errors.New("this is no export of a Client")
 
-// Export writes the latencies of the servers, for Import in another process or after a restart. If there is a Cache, it
+// Export writes the latencies of the servers to w, for Import in another process or after a restart. With a Cache, it
 // also writes the answers that this Client or Cache.Set has stored, but no failures. It writes at most 64 MiB, and the
 // most popular answers first.
+//
+// It returns an error if writing to w fails, if a field of the Client is invalid, or if the hosts file cannot be read.
 func (c *Client) Export(w io.Writer) error {
 	core, err := c.init()
 	if err != nil {
@@ -40,17 +42,18 @@ func (c *Client) Export(w io.Writer) error {
 }
 
 // Import reads the output of Export. It adds the latencies of servers that this Client has. If there is a Cache, it
-// adds answers that the Cache does not have. The time since the export counts against their TTLs, to which the Cache's
-// limits apply.
+// adds answers that the Cache does not have. The time since the export counts against their TTLs, and MaxTTL and
+// MaxNegativeTTL of the Cache apply.
 //
 // Import skips an answer whose source differs from the source that this Client would ask: other Upstreams, Fallback,
-// Exchanger, route or system servers, or another RebindFilter. Answers of Cache.Set are always added.
+// Exchanger, route or system servers, or another RebindFilter. The source does not matter for answers of Cache.Set.
+// Names that this Client answers from Hosts or by SpecialUse are also skipped.
 //
 // Two Exchangers are the same source if they have the same type, and their method Identity() string returns the same
-// string. A Client, a dnssec.Validator and a recursor.Resolver have that method.
+// string, which is not empty. A Client, a dnssec.Validator and a recursor.Resolver have that method.
 //
-// Import returns an error and changes nothing if the data is damaged, was not written by Export, or has another
-// version. The same holds for data that is larger than 64 MiB or older than a day.
+// Import returns an error and changes nothing if the data is damaged, was not written by Export, or has another version
+// of the export format. The same holds for data that is larger than 64 MiB or older than a day.
 func (c *Client) Import(r io.Reader) error {
 	core, err := c.init()
 	if err != nil {
@@ -83,9 +86,11 @@ func (c *core) exportState(now time.Time) []byte {
 	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers returns the cached answers to export in encoded form, the most popular first, and their number n. It
-// exports the answers that Cache.Set or the Client with the number client (see addClient) has stored. b has at most limit
-// bytes.
+// appendAnswers returns the encoded answers for an export, the most popular first, and their number n. It exports the
+// answers that Cache.Set or the Client with the number client (see addClient) has stored. b has at most limit bytes.
+//
+// It omits failures, answers of system servers that have changed, and answers that at the time now have been expired
+// for MaxStale or longer.
 func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.timeSinceEpoch(now)
@@ -112,8 +117,10 @@ func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte
 }
 
 // importState reads an export from r. It adds the latencies of servers that this Client has too, and the cached answers
-// whose source this Client would ask as well. It changes nothing if the export is damaged. The time from the export to
-// now counts against the TTLs.
+// that hasSameOrigin accepts. The time from the export to now, the present time, counts against the TTLs.
+//
+// It returns an error and changes nothing if reading fails, or if the export is damaged, too old, too large or of
+// another version.
 func (c *core) importState(r io.Reader, now time.Time) error {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -154,11 +161,14 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// hasSameOrigin reports whether the exported answer e may be imported. It is true for an answer of Cache.Set. It is also
-// true if this Client would ask the same servers or Exchanger now, by the same route. In this case hasSameOrigin sets the
-// fields of e that record the source.
+// hasSameOrigin reports whether the answer e of an export may be imported. exported has the sources of the Client that
+// wrote the export, and own the sources of this Client.
 //
-// exported has the sources of the Client that wrote the export, and own the sources of this Client.
+// The result is false if this Client would now answer the question from its hosts file or a special-use zone. Otherwise
+// it is true for an answer of Cache.Set. It is also true if this Client would query the same servers or Exchanger, by a
+// route for the same domain.
+//
+// In the last case hasSameOrigin sets e.answerOrigin to the origin that this Client's own answer would have.
 func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
@@ -186,8 +196,11 @@ func boolToByte(b bool) byte {
 }
 
 // decodeEntry reads one exported answer, and returns it as an entry for importEntries. It returns decode.ErrDamaged if
-// the data is invalid. In the returned entry, the field stored is the answer's age at the export. The field client is 0
-// for an answer of Cache.Set, and otherwise 1.
+// the data is invalid.
+//
+// In the returned entry, the field stored is the answer's age at the export, and not the time when it was stored. The
+// field client is 0 for an answer of Cache.Set. For an answer of a Client it is 1, until hasSameOrigin sets the number
+// of the importing Client.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
@@ -219,8 +232,11 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	return e, nil
 }
 
-// importEntries adds exported entries to the cache, except for questions that the cache already has. passed is the time
-// since the export. The field stored of each entry must be the answer's age at the export, as decodeEntry sets it.
+// importEntries adds exported entries to the cache at the present time now. It skips entries that have been expired for
+// MaxStale or longer, and questions that the cache already has. passed is the time since the export.
+//
+// On entry, the field stored of each entry must be the answer's age at the export, as decodeEntry sets it.
+// importEntries changes it to the time when the answer was stored.
 func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
 	at, limits := c.clock.timeSinceEpoch(now), c.ttlLimits()

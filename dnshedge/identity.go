@@ -15,16 +15,21 @@ import (
 	"github.com/gohedge/hedge/internal/decode"
 )
 
-// An identifier is an Exchanger whose method Identity returns a string that identifies the source of its answers. Two
-// Exchangers of one type with the same non-empty Identity give the same answers. Import relies on it.
+// An identifier is an Exchanger with a method Identity, which returns a string that identifies the source of its
+// answers. Two Exchangers of the same type with the same non-empty Identity give the same answers, so Client.Import
+// accepts the answers of one for the other. An empty Identity means that the source is unknown.
 type identifier interface{ Identity() string }
 
-// maxIdentifying limits the nested calls of Client.Identity, so that they end if Clients refer to each other.
+// maxIdentifying limits the running calls of Client.Identity for one Client, so that they end if Clients refer to each
+// other.
 const maxIdentifying = 32
 
-// Identity returns a string that represents the sources of the Client's answers: its servers or Exchanger, its routes,
-// its filter and its local names. Clients with the same Identity give the same answers. Import compares these strings.
-// The string is empty if a source is not known, for example an Exchanger without a method Identity() string.
+// Identity returns a string that represents the sources of the Client's answers: its servers or Exchanger, and its
+// Routes, RebindFilter, Hosts and SpecialUse. Clients with the same non-empty Identity give the same answers. Import
+// compares the Identities of Exchangers that are Clients.
+//
+// The string is empty if a source is not known, for example an Exchanger without a method Identity() string. It is also
+// empty if a field is invalid, or if Clients refer to each other.
 func (c *Client) Identity() string {
 	core, err := c.getCore()
 	if err != nil {
@@ -125,9 +130,11 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// systemIdentity returns a string that identifies the operating system's DNS servers at the time now, so that Import can
-// compare them. It returns "" if the system's configuration cannot be read. For each domain with separate system servers,
-// it adds the string of those servers to routes.
+// systemIdentity returns a string that identifies the operating system's DNS servers for all names at the time now, so
+// that Import can compare them. It returns "" if the system's configuration cannot be read.
+//
+// For each domain with separate system servers, it adds a string for these servers to routes. The key is the domain, in
+// wire format and lower case.
 func (c *core) systemIdentity(now time.Time, routes map[string]string) string {
 	named, err := c.servers.system.DefaultServers(now)
 	if err != nil || named == nil {
@@ -139,9 +146,9 @@ func (c *core) systemIdentity(now time.Time, routes map[string]string) string {
 	return hashIdentity("system", fmt.Sprint(named))
 }
 
-// identityFor returns the string that identifies the servers or Exchanger for the question q, or "" if they are unknown.
-// domain is the length in wire format of the domain of q's route. It is 0 if q has no route, and the servers for all
-// names are asked.
+// identityFor returns the string that identifies the servers or Exchanger for the question q, or "" if they are
+// unknown. domain is the length in bytes of the domain of q's route, in wire format. It is 0 if q has no route, and the
+// servers for all names are asked.
 func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	if domain == 0 {
 		return s.defaultSource
@@ -154,7 +161,8 @@ func (s answerSources) identityFor(q *wire.Query, domain int) string {
 	return s.routes[string(name[len(name)-domain:])]
 }
 
-// appendSources appends the encoded sources to b, as a part of an export of the Client. decodeSources is its inverse.
+// appendSources appends the encoded sources to b, which is the start of an export, and returns the extended slice.
+// decodeSources decodes them.
 func (s answerSources) appendSources(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.defaultSource)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))
