@@ -22,7 +22,7 @@ type eventReporter struct {
 	lastQueries [1 + MaxHedges]reportedQuery
 }
 
-// A reportedQuery is a query whose start was reported to observers. The zero value is no query.
+// A reportedQuery is a query whose start was reported to observers. The zero value means that no query was reported.
 type reportedQuery struct {
 	server *Server   // server that the query went to; nil: there is no query
 	sent   time.Time // time at which the query was sent
@@ -38,7 +38,8 @@ func (t *eventReporter) reportDenied(reason observe.Reason) {
 	}
 }
 
-// lastQuery returns the place for the last query of attempt n of the race. It is nil if t is nil.
+// lastQuery returns the element of lastQueries in which attempt n of the race stores its last query. The result is nil
+// if t is nil.
 func (t *eventReporter) lastQuery(n int) *reportedQuery {
 	if t == nil {
 		return nil
@@ -46,16 +47,17 @@ func (t *eventReporter) lastQuery(n int) *reportedQuery {
 	return &t.lastQueries[n]
 }
 
-// reportQuery reports to observers that an attempt sends a query to s, and stores that query in last. number is the
-// number of the attempt for observers, who count hedges and no retransmissions. If last is a query already, it is first
-// reported as failed.
+// reportQuery reports to observers that an attempt with the context ctx sends a query to s, and stores that query in
+// last. If last already holds a query of the attempt, that query is first reported as failed. number is the number of
+// the attempt for observers (see Exchange.observerNumber).
 func (t *eventReporter) reportQuery(ctx context.Context, last *reportedQuery, number int, s *Server) {
 	t.reportOutcome(ctx, last, race.Failed)
 	*last = reportedQuery{s, time.Now(), number}
 	t.notifier.Notify(func(o observe.Observer) { o.AttemptStart(ctx, s.key.Info, observe.AttemptInfo{Number: number}) })
 }
 
-// reportOutcome reports the outcome and the latency of the query q to observers. It does nothing if q is no query.
+// reportOutcome reports to observers that the query q has ended with the outcome how, and its latency. ctx is the
+// context of the attempt. It does nothing if q is the zero value, because no query was reported.
 func (t *eventReporter) reportOutcome(ctx context.Context, q *reportedQuery, how race.Outcome) {
 	if q.server != nil {
 		r := observe.AttemptResult{AttemptInfo: observe.AttemptInfo{Number: q.number}, Outcome: observe.Outcome(how.String()), Latency: time.Since(q.sent)}

@@ -103,8 +103,9 @@ var (
 	_ race.Schedule         = (*Exchange)(nil)
 )
 
-// Run sends the question q to servers of the Pool p, with hedges, and returns the first successful response. If there
-// is none, the Result holds a failure response, or else the error of the primary.
+// Run sends the question q to servers of the Pool p, with hedges, and returns the first successful response. A response
+// is a failure if the server could not or would not answer (wire.Failure). If no response is successful, the Result
+// holds a failure response, or the error of the primary if there is no failure response either.
 //
 // group lists the servers in order of preference, and must not be empty. ctx limits the time of the exchange.
 func (x *Exchange) Run(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
@@ -168,8 +169,8 @@ func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	return x.failures.response, x.failures.failureServer
 }
 
-// newFailureResult returns the Result of an exchange without a successful response. It holds the failure response of a
-// server, or else err, the error of the primary. tries is the number of attempts.
+// newFailureResult returns the Result of an exchange without a successful response. It holds the failure response that
+// FirstFailure returns, or else err, the error of the primary. tries is the number of attempts.
 func (x *Exchange) newFailureResult(err error, tries int) Result {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -180,8 +181,11 @@ func (x *Exchange) newFailureResult(err error, tries int) Result {
 	return Result{Err: err, Server: cmp.Or(f.primaryServer, x.selection.servers[0]), Attempts: tries, HasRefused: f.hasRefused}
 }
 
-// recordOutcome records the latency of the exchange under the latency key of its first server, and reports the end of
-// the exchange to observers. winner is the number of the attempt with the reply r, or -1 if no attempt succeeded.
+// recordOutcome reports the end of the exchange to observers. If the exchange may be hedged and the hedge delay is not
+// fixed, it also records the latency under the latency key of the first server.
+//
+// winner is the number of the successful attempt, and r is its reply. If no attempt succeeded, winner is -1, and r is
+// the zero value.
 func (x *Exchange) recordOutcome(winner int, r *attemptReply) {
 	isAnswered := winner >= 0
 	if x.hedges.key != nil {
@@ -222,6 +226,9 @@ func (x *Exchange) countHedges(n int) (hedges int) {
 
 // scheduleAttempts computes when hedges and retransmissions are due. It must be called before the primary starts. A
 // message with an opcode other than QUERY gets neither, because it may not be safe to repeat.
+//
+// None is due after the deadline of ctx. If ctx has no deadline, Config.Timeout is the limit, counted from the start of
+// the exchange. Settings in ctx may switch hedging off.
 func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	if !x.query.IsStandard() {
 		x.events.reportDenied(observe.DeniedMethod) // not known to be safe to repeat
@@ -254,7 +261,8 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 }
 
 // Admit implements race.Op. It returns true if a retransmission or a hedge is due and its budget permits it, and
-// records that attempt. It also computes the time of the next call. It ignores its argument.
+// records that attempt. It also computes the time at which the race must call Admit next. If the race calls it too late
+// for the first time, it only postpones the decision (see maxTimerLag). It ignores its argument.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -286,8 +294,9 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	return wait, x.admitted <= MaxHedges && x.checkAt.Before(x.retransmission.deadline)
 }
 
-// Failed implements race.Schedule. After a failure of the primary, attempt 0, it stops the start of further attempts.
-// The primary fails only after all other attempts have ended (see waitForOtherAttempts).
+// Failed implements race.Schedule. The race calls it after the failure of attempt n. If n is 0, the primary has failed,
+// and the result stops the start of further attempts. The primary fails only after all other attempts have ended (see
+// waitForOtherAttempts). If n is not 0, the result changes nothing.
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
 // HedgeTimeout implements race.Schedule, which asks how long hedges may run after the primary has failed. It sets no
@@ -332,7 +341,8 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 }
 
 // selectRetransmission selects the server for a retransmission at the time now, and counts the retransmission. ok is
-// true if the last query is presumed lost and a budget permits a retransmission. The caller must hold mu.
+// true if the last query is presumed lost and a budget permits a retransmission. If no budget permits it, the
+// retransmission is postponed, and servers that are silent or failing are probed. The caller must hold mu.
 func (x *Exchange) selectRetransmission(now time.Time) (server int, ok bool) {
 	r := &x.retransmission
 	if now.Before(r.presumedLossTime()) {
@@ -377,8 +387,9 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 	return true
 }
 
-// Ended implements race.Op. The race calls it when an attempt besides the primary has ended: a hedge or a
-// retransmission. n is the number of the attempt.
+// Ended implements race.Op. The race calls it after attempt n, a hedge or a retransmission, has ended. Ended reports
+// the end of a hedge to the hedge policy. If no attempt besides the primary is running any more, it ends the wait of a
+// failed primary (see waitForOtherAttempts).
 func (x *Exchange) Ended(n int) {
 	if x.attempts[n].kind == hedgeAttempt && x.hedges.key != nil {
 		x.hedges.call.Ended(n)
@@ -423,12 +434,12 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (attemptReply, error) {
 	return x.sendQueries(a, a, n, x.attempts[n], x.events.lastQuery(n))
 }
 
-// sendQueries sends the question to the server first in attempt n. If that server fails, it sends the question to other
-// servers at once. It returns the first successful response, or the error of the last server. When ctx ends, it
-// cancels the query and returns.
+// sendQueries sends the question in attempt n, at first to the server that first names. If that server fails, it sends
+// the question to another server at once, and so on. It returns the first successful response, or the error of the last
+// server. When ctx ends, it cancels the query and returns.
 //
-// The observers get the context a. For them, sendQueries stores its last query in reported, which is nil if there are
-// no observers.
+// Observers and the tracer get the context a, which may be another one than ctx. For observers, sendQueries stores its
+// last query in reported. Without observers, reported is not used and may be nil.
 func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, first attemptTarget, reported *reportedQuery) (attemptReply, error) {
 	i, earlier := first.server, first.earlierQueries
 	var refused uint64 // bit set of the servers that refused a connection one after the other
@@ -465,11 +476,11 @@ func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, firs
 	}
 }
 
-// queryServer sends the question to s in attempt n, and reports that query to observers and the tracer. It returns the
-// response, and the duration of the handshake if the query needed one.
+// queryServer sends the question to s in attempt n, and reports that query to observers and the tracer, with the
+// context a. It returns the response, and the duration of the handshake, or 0 if the query needed none.
 //
-// earlier is the number of earlier queries of the exchange to s. The query for observers is stored in reported, which is
-// nil if there are none.
+// earlier is the number of earlier queries of the exchange to s. For observers, the query is stored in reported (see
+// eventReporter.reportQuery). Without observers, reported is not used and may be nil.
 func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, reported *reportedQuery) (answer *wire.Answer, setup time.Duration, err error) {
 	isHedge := x.attempts[n].kind == hedgeAttempt
 	start := time.Now()
@@ -489,8 +500,10 @@ func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *S
 // recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
 // failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
 //
-// A server that validates reports a name with broken signatures as a DNSSEC failure, which is final. isFailure is true
-// for it only if s seems unable to validate (see Server.canValidate). The health of s records it as a failure anyway.
+// If the signatures of a name are broken, a validating server responds with a DNSSEC failure, and no other server must
+// be tried. If s seems unable to validate, isFailure is true nevertheless, and answer.Outcome becomes wire.Failure.
+// Server.canValidate decides this, and may send a query with the context ctx. The health of s records each DNSSEC
+// failure as a failure.
 func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()
@@ -503,7 +516,7 @@ func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.A
 
 // replaceRefusedServer selects another server for attempt n after the server s has refused the connection. It returns
 // the index of that server, and the number of earlier queries of the exchange to it. The new query costs no token,
-// because the paid query has reached no server.
+// because the query that was refused has reached no server.
 //
 // refused is the bit set of servers that refused a connection in this attempt; s is added to it. ok is false if attempt
 // n is the primary, err is not a refused connection, the message must not be repeated, or no server remains.
@@ -543,14 +556,17 @@ func (x *Exchange) recordPrimaryError(n int, s *Server, err error) error {
 }
 
 // failOver records that the server from failed in attempt n, and selects the next server. The failure is the response
-// a, or err if a is nil. It returns the index of the next server, and the number of earlier queries to it. ok is false
-// if the attempt must end.
+// a, or err if a is nil. It returns the index of the next server, and the number of earlier queries of the exchange to
+// that server. ok is false if the attempt must end.
 //
-// The next server is one without a query so far, or else the result of replaceFailedServer. After SERVFAIL from three
-// servers the attempt ends, because the zone itself may fail (RFC 9520 §3.1).
+// The next server is one without a query of this exchange. If every server has had a query, replaceFailedServer may
+// select one. After SERVFAIL from three servers (maxServfails), no server without a query is tried, because the zone
+// itself may fail (RFC 9520 §3.1). A message with an opcode other than QUERY gets another server only if IsUnsent(err)
+// is true.
 //
-// The query costs a token after two failure responses, or after one if the next server is silent. A question that fails
-// everywhere is therefore not sent to every server. A closed or refused connection is not a response.
+// A query to a server without an earlier query costs a token of the shared hedge bucket after failure responses from
+// two servers. If that server is silent, one failure response suffices. A question that fails everywhere is therefore
+// not sent to every server. A closed or refused connection is not a response.
 func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -588,12 +604,13 @@ func (x *Exchange) refundFailovers() {
 	}
 }
 
-// replaceFailedServer selects another server for attempt n, after the same server has failed again. It returns the
-// index of a server that has sent no failure response, and the number of earlier queries to it. The query costs a
-// token. The caller must hold mu.
+// replaceFailedServer selects another server for attempt n if every server has had a query, and a server has responded
+// with a failure more than once. It returns the index of a server that has sent no failure response, and the number of
+// earlier queries of the exchange to it. The caller must hold mu.
 //
-// earlierFailures is the number of earlier failure responses of the failed server. ok is false if that number is 0,
-// attempt n is the primary, no server remains, or no budget permits the query.
+// The query costs the same token as a retransmission that is not the first one. earlierFailures is the number of
+// failure responses that the failed server had sent before its last one. ok is false if that number is 0, attempt n is
+// the primary, no server remains, or no budget permits the query.
 func (x *Exchange) replaceFailedServer(n, earlierFailures int) (server, earlier int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false

@@ -9,7 +9,8 @@ import (
 	"github.com/gohedge/hedge/sketch"
 )
 
-// LearnedLatencies holds the latencies of one server, as read from an export of learned state.
+// LearnedLatencies holds the latency samples and averages of one server, which DecodeLatencies has read from an export
+// of learned state.
 type LearnedLatencies struct {
 	Name                    string         // name of the server in the Pool
 	srtt, handshake         time.Duration  // smoothed round trip time, and smoothed duration of a handshake; 0: no sample
@@ -32,8 +33,7 @@ func (s *Server) AppendLatencies(b []byte, now time.Time) []byte {
 // DecodeLatencies reads from d the latencies that Server.AppendLatencies wrote. limit is the maximum length in bytes of
 // each name and of each encoded sketch.Window. now is the present time, from which the age of samples counts.
 //
-// The error wraps decode.ErrDamaged if a window cannot be decoded. Other invalid input sets *d to nil, which the caller
-// must check.
+// The error wraps decode.ErrDamaged if the input is invalid.
 func DecodeLatencies(d *decode.Decoder, limit uint64, now time.Time) (l LearnedLatencies, err error) {
 	l = LearnedLatencies{Name: string(d.Bytes(limit)), srtt: d.Duration(), handshake: d.Duration()}
 	for _, w := range [...]**sketch.Window{&l.answerTimes, &l.roundTrips} {

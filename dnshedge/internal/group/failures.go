@@ -28,8 +28,8 @@ type exchangeFailures struct {
 // recordFailure records that the server from has failed in this exchange: with the given response, or with err if
 // response is nil. It updates history, the record of the exchange's queries to that server.
 //
-// It returns the number of earlier failure responses of the server in this exchange. It returns 0 if the failure is a
-// network error.
+// It returns the number of earlier failure responses of the server in this exchange, or 0 if the failure is a network
+// error. A truncated response that cannot be fetched in full counts as a response (see transport.IsTruncationError).
 func (f *exchangeFailures) recordFailure(history *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
 	isResponse := response != nil || transport.IsTruncationError(err)
 	history.hasBeenUnable = history.hasBeenUnable || isResponse || isConnectionRefused(err)

@@ -46,7 +46,7 @@ type health struct {
 
 	mu              sync.Mutex               // guards the fields below
 	lastAnswer      time.Time                // time of the last response; zero: none
-	rejections      rejectionSpan            // refused connections since the last response
+	rejections      rejectionSpan            // rejections since the last response
 	misses          int                      // number of unanswered queries since the last response
 	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
 	probeInterval   time.Duration            // time between two probes; it grows while probes fail
@@ -158,7 +158,8 @@ func (h *health) recordResponse(q *wire.Query, failure bool) {
 }
 
 // failedQuestion returns a question that the server has failed to answer since its last success, so that a probe can
-// ask it again. If there are several, n selects one of them. It returns nil if there is none.
+// ask it again. It returns nil if there is none. If there are several, each of them is returned in turn as n increases.
+// n must not be negative.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -198,9 +199,9 @@ func (h *health) countUnansweredQuery(sent time.Time) {
 	}
 }
 
-// tryBeginProbe reports whether the caller must probe the server at the time now: a probe is due and none is running. A
-// probe sends questions that show whether the server works. After a true result, the probe counts as running, and the
-// caller must call endProbe.
+// tryBeginProbe reports whether the caller must probe the server at the time now: a probe is due (see endProbe) and
+// none is running. A probe sends questions that show whether the server works. After a true result, the probe counts as
+// running, and the caller must call endProbe.
 func (h *health) tryBeginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -210,8 +211,8 @@ func (h *health) tryBeginProbe(now time.Time) bool {
 }
 
 // tryBeginTrial reports whether a trial may begin at the time now: a client's question is sent to this server, which is
-// down, to find out whether it works again. After a true result, the next trial is permitted after the interval of
-// probes.
+// down, to find out whether it works again. After a true result, the next trial is permitted after the current interval
+// between probes, which is half a second to ten seconds (see endProbe).
 func (h *health) tryBeginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -222,9 +223,12 @@ func (h *health) tryBeginTrial(now time.Time) bool {
 	return true
 }
 
-// endProbe records the result of a probe that tryBeginProbe has permitted. failed must be true if all questions of the
-// probe failed. The time to the next probe is at least half a second. It doubles, up to ten seconds, while probes or
-// questions fail.
+// endProbe records the result of a probe that tryBeginProbe has permitted. failed must be true if the server answered
+// no question of the probe without a failure, or if the probe could not start. After a successful probe, the server is
+// neither failing nor down.
+//
+// endProbe also sets the time to the next probe, which is at least half a second. A failed probe, or one that ends
+// while the server is failing, doubles that time, up to ten seconds. Any other probe resets it to half a second.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -242,8 +246,9 @@ func (h *health) endProbe(failed bool) {
 	h.isDown.Store(h.hasFailedProbe && h.isUnhealthy())
 }
 
-// logChange logs that the server has become silent or failing, or that it works again. It logs each change once, and
-// limits the rate of log records. now is the present time. The caller must not hold mu.
+// logChange logs that the server has become silent or failing, or that it works again. It logs each of these two
+// changes at most once in ten seconds (policy.MinChangeInterval). A later call logs a change that came too soon, unless
+// the change was reversed in between. now is the present time. The caller must not hold mu.
 func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return
@@ -293,8 +298,9 @@ type questionOutcome struct {
 // middleboxes may drop queries of types that they do not support. All other types have the index 0.
 var typeIndexes = map[uint16]int{dns.TypeA: 1, dns.TypeAAAA: 2, dns.TypeHTTPS: 3, dns.TypeSVCB: 3}
 
-// recordQuestion records whether the server has answered the question q, or has left it unanswered (answered is false).
-// The rate of answered questions is computed from the last outcomes.
+// recordQuestion records whether the server has answered the question q without a failure, or has left it unanswered
+// (answered is false). It does nothing if the same outcome is already stored for the name. hasAnsweredMost uses the
+// last eight outcomes of the question type.
 func (s *answerRate) recordQuestion(q *wire.Query, answered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -366,8 +372,8 @@ type suspectZone struct {
 }
 
 // isSilent reports whether the server is silent about the domain: it has left questions about three different children
-// of the domain (minSilentChildren) unanswered, and answered none in between. It does not check whether the silence has
-// expired.
+// of the domain (minSilentChildren) unanswered, and answered none in between. The silence may have expired, because the
+// last unanswered question was too long ago (zoneSilenceLifetime).
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
 // An enclosingDomain is a domain at or above the name of a question, with the child of the domain on the way to that
@@ -444,9 +450,9 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setUnansweredCount sets the number of different children of a domain about which questions were left unanswered in a
-// row. At three (minSilentChildren), it moves the domain to the list of silent domains, and below three to the list of
-// suspect domains. The caller must hold mu.
+// setUnansweredCount sets to misses the number of different children of a domain about which questions were left
+// unanswered in a row. At three (minSilentChildren), it moves the domain to the list of silent domains, and below three
+// to the list of suspect domains. The caller must hold mu.
 func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses

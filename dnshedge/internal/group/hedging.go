@@ -25,9 +25,11 @@ type hedgeSchedule struct {
 	dueBuffer         [MaxHedges]time.Duration // memory for due
 }
 
-// computeDelays computes the delay of each hedge. If the exchange must not be hedged, it returns the reason instead.
-// Settings in ctx may switch hedging off. selection has the servers of the exchange. setupTime is the expected duration
-// of the handshake that the primary needs.
+// computeDelays computes the delay of each hedge. If the exchange must not be hedged, it computes no delay and returns
+// the reason; otherwise denied is the empty Reason (policy.None). Settings in ctx may switch hedging off.
+//
+// conf is the configuration of the Pool, and selection has the servers of the exchange. setupTime is the expected
+// duration of the handshake that the primary needs, or 0.
 func (h *hedgeSchedule) computeDelays(ctx context.Context, conf *Config, selection *serverSelection, setupTime time.Duration) (denied observe.Reason) {
 	first := selection.servers[0]
 	h.due = h.dueBuffer[:0]
@@ -63,11 +65,12 @@ func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
 }
 
 // admitNext decides whether the next hedge is sent, as policy and budget permit, and goes on to the hedge after it.
-// There must be a next hedge. isShadow is true in shadow mode. No hedge is sent then, and isAdmitted is false.
+// There must be a next hedge. servers is the group of the exchange. In shadow mode (isShadow is true), no hedge is
+// sent, and isAdmitted is false.
 //
-// denied is the reason that the caller must report for a hedge that is not sent: shadow mode if the delay is fixed, or
-// too many hedges before the delays are learned. The policy itself reports its reasons, for example an empty budget.
-// denied is then the empty Reason (policy.None), as it is if the hedge is sent.
+// denied is the reason that the caller must report to observers. It is the empty Reason (policy.None) if the hedge is
+// sent, or if the policy has already reported a reason, for example an empty budget. Two reasons remain: shadow mode if
+// the hedge delay is fixed, and too many hedges before the delays are learned (maxInitialHedges).
 func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bool, denied observe.Reason) {
 	n, first := h.next, servers[0]
 	h.next++

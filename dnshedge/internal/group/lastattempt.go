@@ -10,7 +10,8 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// A queriesResult is the outcome of sendQueries in the last attempt.
+// A queriesResult is the result of one call of sendQueries. The last attempt may run several of these calls at the same
+// time.
 type queriesResult struct {
 	reply attemptReply
 	err   error         // nil: reply is a successful response
@@ -21,8 +22,9 @@ type queriesResult struct {
 // itself sends the question again whenever the last query is presumed lost. All queries stay in flight, and the first
 // successful response to any of them is the result.
 //
-// After all of them have failed, it ends, unless a further query may succeed: a connection was refused or took too long,
-// or another attempt is running.
+// After all of them have failed, it returns the error of the query that failed last, unless a further query may
+// succeed. That is the case if this error is a refused connection or a timeout, or if another attempt is running. Then
+// it waits until the question is due to be sent again.
 func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	ctx, cancel := context.WithCancelCause(a)
 	results, running := make(chan queriesResult), 0
@@ -78,9 +80,9 @@ func outcomeOfCancelled(ctx context.Context) race.Outcome {
 	return race.Failed
 }
 
-// admitFurtherQuery decides whether the last attempt sends the question again at the time now, and to which server. ok
-// is true if the last query is presumed lost and a budget permits a retransmission, which is then recorded. It also
-// computes the time of the next call.
+// admitFurtherQuery decides for runLastAttempt whether the question is sent again at the time now, and to which server.
+// ok is true if the last query is presumed lost and a budget permits a retransmission, which is then recorded. It also
+// computes the time at which admitFurtherQuery must be called next.
 func (x *Exchange) admitFurtherQuery(now time.Time) (next attemptTarget, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -93,8 +95,8 @@ func (x *Exchange) admitFurtherQuery(now time.Time) (next attemptTarget, ok bool
 	return next, ok
 }
 
-// timeToNextCheck returns the time until admitFurtherQuery must be called next. It is the maximum duration if no query
-// may be sent before the deadline.
+// timeToNextCheck returns the time until runLastAttempt must check again, by admitFurtherQuery, whether the last query
+// is presumed lost. It is the maximum duration if no query may be sent before the deadline.
 func (x *Exchange) timeToNextCheck() time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -104,17 +106,17 @@ func (x *Exchange) timeToNextCheck() time.Duration {
 	return time.Until(x.checkAt)
 }
 
-// hasOtherAttempts reports whether any attempt besides the last permitted one is running. Only the last attempt may
-// call it, after a failure. If the result is false, all other attempts have failed, and the last attempt must end as
-// well.
+// hasOtherAttempts reports whether the primary or any other attempt besides the last permitted one is running. Only the
+// last attempt may call it, after a failure. If the result is false, all other attempts have failed, and the last
+// attempt must end as well.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.runningOthers > 1 || x.othersEnded == nil
 }
 
-// isUnavailable reports whether err is a refused connection or a network timeout, for example because a connection could
-// not be opened in time.
+// isUnavailable reports whether err is a refused connection or a timeout (net.Error), for example because a connection
+// could not be opened in time.
 func isUnavailable(err error) bool {
 	var timeout net.Error
 	return isConnectionRefused(err) || errors.As(err, &timeout) && timeout.Timeout()

@@ -30,7 +30,7 @@ type latencyEstimator struct {
 	hedging      *Hedging      // the Client's configuration; never changes
 	key          *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes
 	minLossDelay time.Duration // shortest loss delay; never changes
-	minMissDelay time.Duration // shortest miss delay; never changes
+	minMissDelay time.Duration // shortest result of unansweredDelay; never changes
 
 	rto rtoEstimator // retransmission timeout; has a lock of its own
 
@@ -50,21 +50,23 @@ type latencyEstimator struct {
 }
 
 // lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. Until
-// enough responses have been recorded, it is 100 ms (initialDelay), or minLossDelay if that is longer.
+// eight round trip times have been recorded (minRTTSamples), it is 100 ms (initialDelay), or the configured minimum if
+// that is longer.
 func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
 
-// unansweredDelay returns the time after which a query counts as unanswered. After a few unanswered queries in a row,
-// the server counts as silent.
+// unansweredDelay returns the time after which a query counts as unanswered. After three unanswered queries in a row
+// (maxMisses), the server counts as silent.
 //
-// It is the loss delay, but at least 10 ms, or 2 ms for a server on this machine. A short MinDelay therefore makes
-// hedges start early, but does not make a server silent that is a few milliseconds late.
+// It is lossDelay, the time after which a query is probably lost, but at least 10 ms, or 2 ms for a server on this
+// machine. The configured minimum of the hedge delay (Hedging.MinDelay) may be shorter than that. It makes hedges start
+// early, but does not make a server silent that is a few milliseconds late.
 func (l *latencyEstimator) unansweredDelay() time.Duration { return max(l.lossDelay(), l.minMissDelay) }
 
-// slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for
-// hedging every query that is still unanswered after that delay. It is 100 ms (initialDelay) until enough responses
-// have been recorded.
+// slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for hedging
+// every query that is still unanswered after that delay. It is 100 ms (initialDelay) until ten latencies have been
+// recorded (policy.MinSamples).
 func (l *latencyEstimator) slowDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedSlowDelay.Load()), initialDelay)
 }
@@ -81,7 +83,7 @@ func (l *latencyEstimator) handshakeAllowance() time.Duration {
 }
 
 // StallTimeout returns how long a connection with unanswered queries may receive no byte before the transport must
-// close it.
+// presume that it is dead. It is three times the 99th percentile of the round trip times, but at least a second.
 func (l *latencyEstimator) StallTimeout() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,11 +167,12 @@ func (l *latencyEstimator) updateDelays() {
 	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay, 1), max(maxLossDelay, l.minLossDelay)))) // at least 1 ns, because 0 means not learned
 }
 
-// affordableDelay returns the slow delay: the shortest hedge delay that the hedge budget can pay for. The caller must
+// affordableDelay returns the slow delay: the shortest hedge delay for which the hedge budget suffices. The caller must
 // hold mu.
 //
-// Hedges of lost queries use a part of the budget whatever the delay is. The rest of the budget must suffice for
-// hedging the queries that take longer than the slow delay.
+// The budget is a share of all queries. Lost queries are hedged whatever the delay is, so their share is subtracted
+// from the budget, of which a quarter always remains. The result is the latency that only the remaining share of the
+// responses exceeds. It is at least the latency at Hedging.Percentile, and at most Hedging.MaxDelay.
 func (l *latencyEstimator) affordableDelay() time.Duration {
 	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
 	room := max(budget-l.lossRate(), budget/4)
@@ -249,8 +252,8 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 // It does nothing if the query was sent before the last doubling. So queries in flight at the same time double the
 // timeout once, like the segments of a TCP connection (RFC 6298 §5).
 //
-// It also does nothing if the query has waited for less than the timeout without doublings. That is the case if its
-// question is repeated early because the deadline is near.
+// It also does nothing if the query has waited for less than the timeout without doublings. A query may be presumed
+// lost that early if the deadline is near.
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +262,8 @@ func (r *rtoEstimator) backOff(sent, now time.Time) {
 	}
 }
 
-// isDoubled reports whether backOff has doubled the timeout since the last response.
+// isDoubled reports whether unanswered queries have doubled the retransmission timeout since the last response (see
+// backOff).
 func (r *rtoEstimator) isDoubled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,8 +300,9 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 // canAnswerWithin reports whether the server, if it works, will probably respond within the duration d: its
 // retransmission timeout, without doublings, is at most d.
 //
-// For a server that has never responded, the timeout counts with its doublings, one for each round of unanswered
-// queries. If there are none, nothing is known about the server, and the result is true.
+// If the server has never responded, its timeout is unknown. The initial timeout of a second is then used, with the
+// doublings because of unanswered queries (see backOff). If there are none, nothing is known about the server, and the
+// result is true.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

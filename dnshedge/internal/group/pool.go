@@ -84,7 +84,7 @@ type Usage int
 
 const (
 	UsePermanently  Usage = iota // the Pool never forgets the server
-	UseForQuestions              // the Pool may forget the server minIdleTime after the last call of GetOrCreateServer for it
+	UseForQuestions              // the Pool may forget the server max(minIdleTime, Config.Timeout) after its last request
 	UseOnce                      // the Pool may forget the server as soon as the caller has called Release, which it must do
 )
 
@@ -143,8 +143,8 @@ func (p *Pool) Release(s *Server) {
 // removeLeastRecentlyUsed removes the server whose last query is the oldest from the Pool, and closes it in the
 // background. It returns false if no server may be removed. The caller must hold mu.
 //
-// It never removes permanent servers, and servers in use by UseOnce callers. It keeps servers that GetOrCreateServer
-// returned for questions within minIdleTime, or within the configured timeout if that is longer.
+// It never removes permanent servers, or servers in use by UseOnce callers. It keeps a server with UseForQuestions for
+// 30 seconds after the last request for that server (minIdleTime), or for Config.Timeout if that is longer.
 func (p *Pool) removeLeastRecentlyUsed() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)
@@ -258,7 +258,7 @@ func (h *Hedging) PolicyConfig() policy.Config {
 	}
 }
 
-// The default minimums of hedge delays. An unanswered query is never a miss before this time (see
+// The default minimums of hedge delays. A query never counts as unanswered before this time (see
 // latencyEstimator.unansweredDelay).
 const (
 	DefaultMinDelay      = 10 * time.Millisecond

@@ -14,9 +14,9 @@ type RecheckTimer struct {
 	isStopped bool
 }
 
-// Start starts the timer. remaining returns the time until f is due. The timer calls remaining at once, and again
-// whenever the returned duration has passed. If remaining then returns 0 or less, the timer calls f in a new goroutine,
-// once.
+// Start starts the timer. remaining returns the time until f is due. Start calls remaining, and the timer calls it
+// again whenever the returned duration has passed. If a call by the timer returns 0 or less, the timer calls f once.
+// The timer calls both functions in a new goroutine.
 func (a *RecheckTimer) Start(remaining func() time.Duration, f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -36,8 +36,8 @@ func (a *RecheckTimer) Start(remaining func() time.Duration, f func()) {
 	})
 }
 
-// Stop stops the timer. It returns true if the function f that was passed to Start has not been called and will not be
-// called. It returns false if the call has started, or if the timer was stopped before.
+// Stop stops the timer, which must have been started. It returns true if the function f that was passed to Start has
+// not been called and will not be called. It returns false if the call has started, or if the timer was stopped before.
 func (a *RecheckTimer) Stop() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -36,15 +36,18 @@ type retransmissionTimer struct {
 // presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due. The
 // result may change with each response, hedge and failure.
 //
-// The wait is one retransmission timeout of the queried server, doubled for each earlier retransmission. If at most one
-// further attempt is permitted, it is at least minLastAttemptTimeout. If hedges were sent after the query, the loss
-// delay of each of them must be over as well.
+// The wait is the retransmission timeout of the queried server, doubled for each earlier retransmission of the question
+// (see rtoEstimator.currentTimeout). Before the first retransmission, it includes the expected handshake. If at most
+// one further attempt is permitted, it is at least minLastAttemptTimeout. Responses over the connection of the query
+// extend the wait (see timeoutEnd).
 //
-// If the next query would go to another server, the wait is at most half of the time between the last query and the
-// deadline. This limit does not apply if the next server is known to need longer for a response.
+// selectServer chooses the next server. If that is another server, the wait is at most half of the time from the last
+// query to the deadline. This limit does not apply if the retransmission timeout of the next server is longer than that
+// half.
 //
-// If the next query would go to the same server, and its protocol sends lost packets again itself, the result is the
-// deadline: there is no retransmission.
+// If the next server is the same one, and its protocol sends lost packets again itself, the result is the deadline:
+// there is no retransmission. Otherwise, the result is never before postponedUntil. It is also never before the loss
+// delay of each later query of a hedge has passed.
 func (r *retransmissionTimer) presumedLossTime() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
@@ -76,19 +79,21 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 	return at
 }
 
-// recordQuery records that the query of attempt n to the given server, sent at the time now, is now the last one.
+// recordQuery records that the last query of the exchange is now the query of attempt n, sent at the time now. server
+// is the index of its server in the group.
 func (r *retransmissionTimer) recordQuery(n, server int, now time.Time) {
 	r.lastAttempt, r.lastServer, r.lastSent = n, server, now
 }
 
-// timeoutEnd returns the time at which a query of the given attempt times out. sent is the time at which the query was
-// sent, and timeout is how long it may wait.
+// timeoutEnd returns the time at which a query times out. attempt is the number of the query's attempt, sent is the
+// time at which the query was sent, and timeout is how long it may wait.
 //
-// The wait begins when the query is sent. It begins again with each response to another query over the same connection,
-// because a connection that carries responses loses no packets.
+// The wait begins when the query is sent. It begins again with each later response over the same connection, which
+// shows that the connection works and the query is only late.
 //
-// A server may drop one question and answer others, or queue queries. So the query times out, at the latest, after the
-// longest of timeout, half of the time to the deadline, and a second.
+// A server may drop one question and answer others, or queue queries. So the query times out at the latest when the
+// longest of three durations has passed since sent. These are timeout, one second (firstRTO), and half of the time from
+// sent to the deadline.
 func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
 	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
@@ -104,8 +109,9 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 // remains, or only one. sent is the time at which that query was sent. A short outage of the network then does not use
 // up all attempts.
 //
-// The result is four retransmission timeouts (lastAttemptTimeouts), or half of the time between sent and the deadline
-// if that is less.
+// The result is four times a retransmission timeout (lastAttemptTimeouts), or half of the time between sent and the
+// deadline if that is less. The retransmission timeout is the shortest of three: that of s, that of the first server,
+// and that of the first server when the exchange began.
 func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
@@ -122,7 +128,8 @@ func (r *retransmissionTimer) backOff(now time.Time) {
 }
 
 // timeoutCheckInterval returns how long to wait before the timeout of a waiting query is computed again. waited is the
-// time since the query was sent.
+// time since the exchange began. The result is a quarter of waited, but at least 200 ms (minRTO), extended by
+// alignTimer.
 //
 // The timeout may become shorter while the query waits. After a failure, the next query may go to another server. A
 // response to another question ends the doubling of the timeout.

@@ -86,9 +86,9 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// WasUsedFirst reports whether the server has learned state to show to observers: any question was sent to s first,
-// before other servers of its group. With a fixed hedge delay, for which s learns no latencies, it reports whether any
-// query was sent to s.
+// WasUsedFirst reports whether s has state to show to observers: a question that may be hedged was sent to s first,
+// before other servers of its group. With a fixed hedge delay, these questions are not counted. The result is then true
+// if any query was sent to s.
 func (s *Server) WasUsedFirst() bool {
 	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
 }
@@ -115,15 +115,15 @@ func (s *Server) Close() {
 	}
 }
 
-// queryAddresses sends q to the server. It returns the response and the duration of the handshake, if the query needed
-// one. If an address of the server cannot be reached, it tries the next address at once. The first address that
-// responds becomes the preferred one.
+// queryAddresses sends q to the server. It returns the response and the duration of the handshake, or 0 if the query
+// needed none. If an address of the server fails, it tries the next address at once. The first address that responds
+// becomes the preferred one.
 //
-// n is the number of times that the question was sent to the server before. The first address that is tried is the n-th
-// after the preferred one. w records which connection the query uses.
+// n is the number of times that the question was sent to the server before. The first address to try is the n-th after
+// the preferred one, in the circular order of Target.Addresses. w records which connection the query uses.
 //
-// If every address fails, the error is the error of the first address that was tried. If ctx ends or q must not be
-// repeated, no further address is tried, and the error is the error of the last one.
+// If every address fails, the error is that of the first address that was tried. No further address is tried if ctx
+// ends, the server is closed, or q must not be repeated. The error is then that of the last address that was tried.
 func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	s.lastAsked.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferredTransport.Load())
@@ -175,8 +175,8 @@ func (s *Server) RecordQuery() {
 	s.countQuery()
 }
 
-// RecordAnswer records that a response has arrived, took after its query was sent. path is the round trip time of the
-// network path as the operating system measured it, or 0 if it is unknown.
+// RecordAnswer implements transport.Owner. It records that a response has arrived, took after its query was sent. path
+// is the round trip time of the network path as the operating system measured it, or 0 if it is unknown.
 func (s *Server) RecordAnswer(took, path time.Duration) {
 	s.health.recordAnyResponse()
 	s.rto.recordRTT(took)
@@ -188,7 +188,8 @@ func (s *Server) RecordAnswer(took, path time.Duration) {
 // which passes the reason; only the number is kept.
 func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 
-// RecordRetry counts a query that a transport sends again because its connection had been closed.
+// RecordRetry implements transport.Owner. It counts a query that a transport sends again because its connection had
+// been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
 // TryBeginAbandonedQuery reports whether a query whose caller has gone may keep waiting for its response, which shows
@@ -214,11 +215,12 @@ func (s *Server) AbandonedLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }
 
-// Probe starts a probe of the server in the background, unless one is running or the last one is too recent. It finds
-// out whether a silent or failing server is down, and whether a server without queries works again. RunProbe describes
-// the questions.
+// Probe starts a probe of the server in the background: questions that show whether the server works (see
+// probeQuestions). It does nothing if a probe is running, or if the last one was too recent. The least time between two
+// probes is half a second to ten seconds (see endProbe). now is the present time.
 //
-// q is a client's question that the probe may send to this server, or nil.
+// A probe finds out whether a silent or failing server is down, and whether a server without queries works again. q is
+// a client's question that the probe may send to this server, or nil.
 func (s *Server) Probe(now time.Time, q *wire.Query) {
 	if s.tryBeginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
 		failed, err := s.RunProbe(ctx, q)
@@ -246,12 +248,16 @@ func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	}
 }
 
-// RunProbe sends probe questions to the server until it answers one without a failure. failed is true if it answered
-// none. err is nil if the server responded at all, even with failures.
+// RunProbe sends probe questions to the server, one after the other, until the server answers one of them without a
+// failure. failed is true if it answered none of them without a failure. err is nil if the server sent any response,
+// even a failure.
 //
-// The questions are the NS records of the root, a question that the server has answered before, and q. If q is nil, a
-// question that the server failed to answer replaces q. Several questions are needed because a server need not resolve
-// the root, and because an earlier name may be broken now.
+// A probe of a server that has answered a question before sends the question for the NS records of the root, then that
+// question, then q. If q is nil, a question that the server failed to answer replaces q. For other servers see
+// probeQuestions.
+//
+// Several questions are needed because a server need not resolve the root, and because an earlier name may be broken
+// now.
 func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
@@ -298,13 +304,14 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDeliberateFailure reports whether a failure response is a decision of a working server, for example of a filter.
-// Fallback servers, which would decide otherwise, must then not be asked. Filters respond with REFUSED or SERVFAIL, and
-// validating servers with SERVFAIL, often without an extended error (RFC 8914).
+// IsDeliberateFailure reports whether a failure response seems to be a decision of a working server, for example of a
+// filter. The caller must then not query fallback servers, which would decide otherwise.
 //
-// It returns false if the server is down, or if an extended error attributes the failure to DNSSEC. Such a response
-// counts as a failure only if the server cannot validate. It also returns false for a code other than SERVFAIL from a
-// server that has never answered without a failure.
+// The result is true for SERVFAIL, which filters and validating servers often send without an extended error (RFC
+// 8914). For another code, for example REFUSED, it is true only if the server has ever answered without a failure.
+//
+// The result is false if the server is down. It is also false if an extended error attributes the failure to DNSSEC,
+// because that counts as a failure only if the server cannot validate (see canValidate).
 func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 	if s.IsDown() || failure.IsBogus() {
 		return false
@@ -358,8 +365,8 @@ func (s *Server) Stats() observe.DNSUpstreamStats {
 // query costs one token.
 const Burst = 20
 
-// A serverBudgets holds the token buckets that limit hedges, retransmissions and failovers to one server. It is safe
-// for concurrent use.
+// A serverBudgets holds the token buckets that limit hedges, retransmissions and failovers to one server. A failover is
+// a query to this server after a failure of another server. A serverBudgets is safe for concurrent use.
 type serverBudgets struct {
 	sharedBucket    *budget.Bucket       // hedge budget of all servers of the Pool; also limits failovers
 	serverBucket    *budget.Bucket       // hedge budget of this server
@@ -373,11 +380,15 @@ func (p *serverBudgets) refillHedgeBuckets() {
 	p.serverBucket.Deposit()
 }
 
-// spendForHedge requests the hedge n of call from the hedge policy. A hedge costs a token of the bucket of all servers,
-// and a token of the server's own hedge bucket.
+// spendForHedge asks the hedge policy to admit a hedge of call, and reports whether the policy does. n is the index of
+// the hedge in the exchange, from 0. A hedge costs a token of the bucket of all servers, and a token of the server's
+// own hedge bucket.
 //
-// It returns false if one of them is empty, or if the policy denies the hedge. call.Denied then holds the reason. In
-// shadow mode, the token of the shared bucket is returned, because no hedge is sent.
+// The result is false if one of the buckets is empty, or if the policy denies the hedge. If the policy has a reason,
+// call.Denied holds it.
+//
+// In shadow mode, the result is always false. If nothing else prevents the hedge, the token of the shared bucket is put
+// back, because no hedge is sent. The server's own bucket changes as if the hedge had been sent.
 func (p *serverBudgets) spendForHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
@@ -408,11 +419,11 @@ func (p *serverBudgets) spendForRetransmission(first, silent bool) bool {
 func (p *serverBudgets) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
 
 // spendForFailover spends a token of the shared hedge bucket for a failover, a query to this server after a failure of
-// another server. It returns false if the bucket is empty. A retransmission spends the same kind of token if the
+// another server. It returns false if the bucket is empty. A retransmission spends a token of the same bucket if the
 // retransmission bucket does not permit it.
 func (p *serverBudgets) spendForFailover() bool { return p.sharedBucket.Spend() }
 
-// refundFailover puts back a token that spendForFailover spent for a failover.
+// refundFailover puts back into the shared hedge bucket a token that spendForFailover spent for a failover.
 func (p *serverBudgets) refundFailover() { p.sharedBucket.Refund() }
 
 // retransmissionPeriod is the time over which a retransmissionBucket counts responses. It is longer than most timeouts.

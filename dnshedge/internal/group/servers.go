@@ -55,7 +55,8 @@ func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	return out
 }
 
-// worstRank is the preferenceRank of unhealthy servers. No other server has a higher rank.
+// worstRank is the preferenceRank of servers that are silent or failing, or silent about the domain of the question. No
+// other server has a higher rank.
 const worstRank = math.MaxInt32
 
 // preferenceRank returns the rank of the server for q; lower ranks are preferred. The rank is the logarithm of the
@@ -165,12 +166,15 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 	s.Probe(now, q)
 }
 
-// ProbeUnmeasured starts a probe, in the background, of each server that has not responded within the last five
-// minutes (measurementLifetime). So a server that gets no queries is used again once it is faster than the others.
-// now is the present time.
+// ProbeUnmeasured starts a probe, in the background, of each server that has not responded within the last five minutes
+// (measurementLifetime). So a server that gets no queries is used again once it is faster than the others. now is the
+// present time.
 //
-// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first
-// may be nil.
+// It probes no server if the group has only one, or if its servers have received fewer than eight queries in all
+// (minQueriesToMeasure).
+//
+// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first may
+// be nil.
 func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	if len(g) < 2 {
 		return
@@ -215,16 +219,22 @@ type serverHistory struct {
 }
 
 // selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange.
-// Each failure response counts as failurePenalty additional queries. silentPenalty applies to a server that is silent
-// or failing, or that had queries and has never answered any.
+// Among equal servers, the order of the servers decides.
 //
-// Among equal servers, one that refused a connection comes first: no process has received its query, and a repeated
-// refusal takes no time. Otherwise the order of the servers decides.
+// Each failure response counts as four additional queries (failurePenalty). A server that is silent or failing, or
+// silent about the domain of the question, has 3.5 additional queries (half a query more than silentPenalty). The same
+// number counts for a server that was queried in this exchange and has never answered a question without a failure.
+//
+// A server that refused a connection, and sent no failure response, has half a query less. No process has received its
+// query, and a repeated refusal takes no time.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
-// selectServerExcept returns the index of the server for the next query, like selectServer, but never a server in the
-// bit set excluded. Bit i stands for the server with index i. A set that is not empty also excludes all servers with an
-// index of 64 or more. The result is -1 if no server is left.
+// selectServerExcept returns the index of the best server for the next query that is not in the bit set excluded. The
+// server with the fewest queries in this exchange is the best; failures and silence count as queries (see
+// selectServer).
+//
+// Bit i stands for the server with index i. A set that is not empty also excludes all servers with an index of 64 or
+// more. The result is -1 if no server is left.
 func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	best, bestRank := -1, -1
 	for i, server := range s.servers {
@@ -279,8 +289,9 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	return use.queries - 1
 }
 
-// recordUnansweredQueries records an unanswered question for each server that has not responded to the last query of
-// this exchange within latencyEstimator.unansweredDelay. now is the present time.
+// recordUnansweredQueries records an unanswered question for each server whose last query in this exchange is older
+// than its unansweredDelay, the time after which a query counts as unanswered. A query does not count against the
+// health of a server that has sent any response since then. now is the present time.
 func (s *serverSelection) recordUnansweredQueries(now time.Time) {
 	for i, server := range s.servers {
 		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.unansweredDelay() {
@@ -309,8 +320,8 @@ func (s *serverSelection) selectAffordableServer(isFirst bool) (server int, isPa
 	return 0, false
 }
 
-// isZoneSilent reports whether every server of the group leaves questions about the domain of this question unanswered
-// (see silentZones).
+// isZoneSilent reports whether every server of the group is silent about a domain that contains the name of this
+// question: it leaves questions about that domain unanswered (see silentZones).
 func (s *serverSelection) isZoneSilent() bool {
 	return !slices.ContainsFunc(s.servers, func(server *Server) bool { return !server.silentZones.isSilent(s.query) })
 }
