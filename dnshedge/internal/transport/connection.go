@@ -28,12 +28,12 @@ const (
 	finalReadTime = time.Second
 )
 
-// ErrFrame is the error of a message over a stream that is shorter than a header.
+// ErrFrame means that a message from a TCP or TLS stream is shorter than a DNS header.
 var ErrFrame = errors.New("dnshedge: frame shorter than a header")
 
 var (
 	errShort       = errors.New("dnshedge: message shorter than a header")
-	errIdle        = errors.New("dnshedge: connection was idle")
+	errIdle        = errors.New("dnshedge: connection was idle")             // this side has closed an unused connection
 	errUnsolicited = errors.New("dnshedge: message that no query asked for") // message with an ID that no query has
 
 	// errRetired means that a query was not written, because the connection accepts no further queries. The query must use
@@ -98,8 +98,9 @@ type connection struct {
 	stopWatching func() bool              // undoes context.AfterFunc on the context of the transport
 }
 
-// A pendingQuery is a query in flight on a connection. An abandoned query keeps its ID, so that its late response is
-// not taken for the response to another query (RFC 7766 §6.2.1).
+// A pendingQuery is a query in flight on a connection. It is abandoned when its caller no longer waits for the
+// response, for example because a hedge was answered first. An abandoned query keeps its ID, so that its late response
+// is not taken for the response to another query (RFC 7766 §6.2.1).
 type pendingQuery struct {
 	q         *wire.Query // the question that was sent
 	sent      time.Time   // time at which the query got its ID
@@ -109,8 +110,8 @@ type pendingQuery struct {
 	isCounted bool        // EndAbandonedQuery must be called when the query ends; guarded by connection.mu
 }
 
-// newConnection returns a connection over conn, which was opened for the pool l. The caller must run readMessages in a
-// new goroutine.
+// newConnection returns a connection over conn, which the transport s has opened for its pool l. The connection ends
+// with ErrClosed when s is closed. The caller must run readMessages in a new goroutine.
 func newConnection(s *streamTransport, l *streamConnPool, conn net.Conn) *connection {
 	c := &connection{
 		stream: s, owner: s.Owner, pool: l, conn: conn, tcp: conn,
@@ -205,7 +206,8 @@ func ReadFrame(in io.Reader) ([]byte, error) {
 }
 
 // registerQuery gives p an unused ID and adds it to the queries in flight. The caller must then write p, or call
-// releaseID. It returns the ID, and the number of queries that the connection has had so far.
+// releaseID. It returns the ID, and the number of queries that the connection has had so far, including p but no
+// probes.
 //
 // The error is errRetired if the connection accepts no further queries, or a connectionError if it has ended.
 func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err error) {
@@ -263,8 +265,11 @@ func (c *connection) recordQueryEnd() {
 	}
 }
 
-// abandonQuery records that the caller of p no longer waits for the response. p keeps its ID. If the Owner permits it,
-// the latency of a late response is still measured.
+// abandonQuery records that the caller of p no longer waits for the response. p keeps its ID, and the latency of a late
+// response is still measured. It has no effect if the response has arrived or the connection has ended.
+//
+// If Owner.TryBeginAbandonedQuery returns true, EndAbandonedQuery is called once: when the response arrives, when the
+// connection ends, or after Owner.AbandonedLifetime.
 func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,8 +289,8 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	}
 }
 
-// endAbandonedQuery reports to the Owner that the abandoned query p has ended, with or without a response. Further
-// calls for the same query have no effect.
+// endAbandonedQuery ends the wait for the response to p: it calls Owner.EndAbandonedQuery, if
+// Owner.TryBeginAbandonedQuery has returned true for p. Further calls for p have no effect.
 func (c *connection) endAbandonedQuery(p *pendingQuery) {
 	c.mu.Lock()
 	counted := p.isCounted
@@ -382,12 +387,12 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeIfSilent finds out whether a connection on which nothing arrives is dead. A timer calls it when queries have
-// waited for half of the stall timeout, after which a silent connection counts as dead. It sends a probe, a query for
-// the NS records of the root.
+// probeIfSilent finds out whether a silent connection is dead. The stall timer calls it when queries are in flight and
+// nothing has arrived for half of Owner.StallTimeout or longer. It sends a probe, a query for the NS records of the
+// root. If nothing has arrived at the next call, it retires the connection: later queries use another.
 //
-// If nothing has arrived since the last call, it retires the connection: later queries use another one. While the
-// probePolicy forbids probes on shared connections, it sends none, but retires a silent connection nevertheless.
+// While probes on shared connections are disabled, because a probe may have ended a connection (see probePolicy), it
+// sends no probe. If nothing has arrived at the next call, it retires the connection nevertheless.
 func (c *connection) probeIfSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {

@@ -48,7 +48,8 @@ const (
 )
 
 // errNoStream is the error with which a second dial for an httpConn is rejected. net/http dials again if the server
-// permits fewer streams than there are requests.
+// permits fewer streams than there are requests. It is also the error of a request that must be sent over another
+// httpConn, because its own can carry only one request at a time (HTTP/1.1).
 var errNoStream = errors.New("dnshedge: server allows no more streams")
 
 // A StatusError is the error of a query whose HTTP response had a status code other than 200. Its value is that code.
@@ -97,9 +98,10 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 // An httpsTransport sends queries over HTTPS (RFC 8484). It uses GET by default, and the DNS ID 0, so that HTTP caches
 // can respond.
 //
-// There are three connection pools: for the first query of each question, for later queries of the question (hedges and
-// retransmissions), and for probes (see probePolicy). A pool opens further connections only if its connections have too
-// few streams. When a connection falls silent, the next query uses a new connection.
+// There are three connection pools: for the first query of each DNS question, for its hedges and retransmissions, and
+// for probes that might end a connection of other queries (see probePolicy). A pool opens further connections only if
+// its connections have too few streams. If nothing arrives on a connection for the stall timeout, later queries use
+// another one.
 type httpsTransport struct {
 	Config
 	url            url.URL                   // URL of the server, without a query
@@ -138,9 +140,9 @@ func newHTTPSTransport(c Config) sender {
 	return d
 }
 
-// Ready implements Transport. It returns true if the first query of a new question needs no handshake: the oldest
-// connection of the pool for first queries has carried a response. Later queries of a question, such as hedges and
-// retransmissions to the same server, use another pool.
+// Ready implements Transport. It returns true if the oldest connection of the pool for first queries has carried a
+// response. The first query of a new question then needs no handshake, unless that connection was closed since. Later
+// queries of a question (hedges and retransmissions to the same server) use another pool, and may need a handshake.
 func (d *httpsTransport) Ready() bool {
 	h := d.pools[0].oldestConn()
 	return h != nil && h.hasAnswered.Load()
@@ -158,8 +160,15 @@ func (d *httpsTransport) Close() {
 	}
 }
 
-// Exchange implements Transport. If the server ends the connection, it sends q again over the same pool. If the server
-// ends that connection too, and other requests were in flight on it, it sends q once more, on a connection of its own.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server, which
+// selects the pool. w records the connection that q uses. The results are the response and the duration of the
+// handshake, 0 if there was none.
+//
+// If the connection fails (the error is a connectionError), Exchange sends q again over the same pool. If a second
+// connection fails too, and other requests were in flight on it, q is sent once more, on a connection of its own.
+//
+// A failure does not count if a probe may have ended the connection. This exception applies up to eight times
+// (maxRetries), and not if q asks the question of a probe itself.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return d.exchangeExclusively(ctx, q, w)
@@ -185,9 +194,12 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 	}
 }
 
-// exchangeExclusively sends q over a new connection that no other query uses, and returns the results of Exchange. The
-// server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of these
-// queries run at the same time; further ones wait until ctx ends.
+// exchangeExclusively sends q over a new connection that no other query uses. The server may close a connection because
+// of q, and other queries must not be lost then. The results are the response and the duration of the handshake, 0 if
+// there was none. w records the connection.
+//
+// At most eight of these queries (maxExclusive) run at the same time. A further one waits until one of them has ended,
+// or ctx ends.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:
@@ -200,7 +212,11 @@ func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query,
 }
 
 // SendOnce implements sender. It sends q, a message that the server must not get twice, over the connection pool for
-// first queries. If the connection has ended before the request was written, it uses another one.
+// first queries. If the connection has ended before the request was written, it uses another one, up to eight times
+// (maxRetries).
+//
+// setup is the duration of the handshake, 0 if there was none. written matters only if err is not nil: it is true if
+// the server may have received q. w records the connection.
 func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, setup, written, err = d.sendRequest(ctx, q, 0, w)
@@ -211,8 +227,12 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 	}
 }
 
-// sendRequest sends q over a connection of the pool with the given index, and returns the response. setup is the time
-// that the handshake took. If err is not nil, written reports whether the request was written, or may still be written.
+// sendRequest sends q over a connection of the pool with the given index, or over a connection of its own if pool is
+// exclusivePool. It returns the response. setup is the duration of the handshake, 0 if there was none. w records the
+// connection.
+//
+// If err is not nil, written reports whether the request was written, or may still be written. If the connection had no
+// free stream (errNoStream), sendRequest tries again, unless q was written and must not be repeated.
 func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
@@ -235,11 +255,12 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 	}
 }
 
-// sendOverConn sends q over h. It returns the response, and in setup the time that the handshake took. written is true
-// if the request was written, or may still be written after an error.
+// sendOverConn sends q over h. It returns the response, and in setup the duration of the handshake, 0 if there was
+// none. written is true if the request was written, or may still be written after an error.
 //
-// If ctx ends first and the Owner permits it, the request continues in the background, to measure its latency. The
-// caller must have counted the request in d.wg, and in h by addRequest.
+// If ctx ends first, it returns the cause of ctx at once. If the request was written and Owner.TryBeginAbandonedQuery
+// returns true, the request continues in the background, to measure its latency. The caller must have counted the
+// request in d.wg, and in h by addRequest. sendOverConn ends both counts.
 func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own, which ctx does not end. Servers treat a client
 	// that cancels streams as an attacker (ENHANCE_YOUR_CALM), and the latency of the
@@ -286,9 +307,12 @@ type requestProgress struct {
 	cancel    func()       // cancels the request; nil: the request is never abandoned
 }
 
-// acquireConn returns a connection over which q can be sent: one of the pool with the given index, or a new one if pool
-// is exclusivePool. It waits until the connection has a free stream, or ctx ends. The caller must pass the connection
-// to fetchAnswer, which releases it.
+// acquireConn returns a connection over which q can be sent: one of the pool with the given index, or a new one that no
+// other query uses if pool is exclusivePool. It waits until the connection has a free stream, or ctx ends. A probe
+// (wire.RootServers) does not wait.
+//
+// During the wait, w records the oldest connection of the pool. The caller must pass the returned connection to
+// fetchAnswer, which releases it.
 func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case pool == exclusivePool:
@@ -302,12 +326,12 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 	return d.pools[pool].acquireConn(ctx, w)
 }
 
-// probeIfSilent finds out whether a connection on which nothing arrives is dead. A timer calls it when requests have
-// waited for half of the stall timeout, after which a silent connection counts as dead. It sends a probe over h, a
-// query for the NS records of the root.
+// probeIfSilent finds out whether a silent connection is dead. The stall timer calls it when requests are in flight and
+// nothing has arrived for half of Owner.StallTimeout or longer. It sends a probe over h, a query for the NS records of
+// the root. If nothing has arrived at the next call, it retires h: later requests use other connections.
 //
-// If nothing has arrived since an earlier probe, it retires h: later requests use other connections. It sends no probe
-// while the probePolicy forbids probes on shared connections.
+// While probes on shared connections are disabled, because a probe may have ended a connection (see probePolicy), it
+// sends no probe. If nothing has arrived at the next call, it retires h nevertheless.
 func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.tryBeginProbe(wait) {
@@ -328,11 +352,12 @@ func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer sends q over h, returns the response and the duration of the handshake, and releases h. sent records when
-// the request is written.
+// fetchAnswer sends q over h, returns the response and the duration of the handshake, and releases h. It stores in sent
+// the time at which the request was written.
 //
-// The error is a connectionError if the server has ended a connection that had carried a response or other requests. In
-// that case, the query may be sent again.
+// The error is a connectionError if q may be sent again over another connection. In that case, the server has ended a
+// connection that had carried a response, a probe or another request. Or it has reset the stream of a query for a
+// temporary reason (see isStreamReset), or may not accept h as an additional connection (see recordFailure).
 func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	defer h.releaseRequest()
 	if h.pool != nil && q != wire.RootServers {
@@ -390,8 +415,9 @@ func (e streamError) Error() string {
 	return fmt.Sprintf("HTTP/2 stream %d: error code %d", e.StreamID, e.Code)
 }
 
-// isStreamReset reports whether err means that the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a temporary
-// reason. Proxies do so when the connection to their own server ends. HTTP/1.1 has no streams; the connection ends
+// isStreamReset reports whether err means that the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a reason that
+// may be temporary. These are the error codes NO_ERROR, INTERNAL_ERROR, REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM.
+// Proxies reset a stream when the connection to their own server ends. HTTP/1.1 has no streams; the connection ends
 // instead.
 func isStreamReset(err error) bool {
 	var reset streamError
@@ -406,8 +432,11 @@ func isStreamReset(err error) bool {
 	return false
 }
 
-// roundTrip sends q over h. It returns the response and the time that the handshake took. It returns errors of net/http
-// unchanged, or ErrClosed if the transport is closed. sent records when the request is written.
+// roundTrip sends q over h. It returns the response and the duration of the handshake, 0 if there was none. It stores
+// in sent the time at which the request was written.
+//
+// It returns errors of net/http unchanged, with two exceptions: ErrClosed if the transport is closed, and errNoStream
+// if the request must be sent over another connection (see isMoved).
 func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
@@ -469,7 +498,8 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	return a, setup, nil
 }
 
-// recordLatency reports that q was answered over h after the time took.
+// recordLatency reports took, the latency of q over h without the handshake, to the pool of h and to the Owner. The
+// pool does not count probes.
 func (d *httpsTransport) recordLatency(h *httpConn, q *wire.Query, took time.Duration) {
 	if h.pool != nil && q != wire.RootServers {
 		h.pool.recordLatency(took)
@@ -477,8 +507,9 @@ func (d *httpsTransport) recordLatency(h *httpConn, q *wire.Query, took time.Dur
 	d.Owner.RecordAnswer(took, h.connectionRTT())
 }
 
-// readAnswer parses the DNS message in the HTTP response resp, which must fit the query q. It returns an error if the
-// HTTP status code is not 200. It subtracts the age of a cached response from the TTLs.
+// readAnswer parses the DNS message in the HTTP response resp, and subtracts the age of a cached response from the
+// TTLs. It returns an error if the HTTP status code is not 200 or the Content-Type is not application/dns-message. It
+// also does if the message is invalid, or is no response to q (see wire.Query.CheckResponse).
 func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp)
@@ -509,8 +540,8 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 }
 
 // newRequest returns an HTTP request with the DNS message b. repeat must be true if net/http may send the request
-// again, for example after the server has closed the connection. If repeat is false, the request has a body without
-// GetBody, which prevents that.
+// again, for example after the server has closed the connection. The method is POST if Config.Post is true or repeat is
+// false, and GET otherwise. If repeat is false, the request has a body without GetBody, which prevents a repetition.
 func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
@@ -564,8 +595,8 @@ type httpConn struct {
 	retired    bool        // accepts no further requests; closed after the last request in flight
 	serial     bool        // a connection uses HTTP/1.1, although limit is 1
 
-	// movable has the functions that cancel requests which began before the protocol was known. Each key is the time at
-	// which the request got a connection (see cancelIfSerial).
+	// movable has the functions that cancel requests which began before the protocol was known. Each key points to the
+	// time at which the request got a connection, in Unix nanoseconds; 0: it waits (see cancelIfSerial).
 	movable map[*atomic.Int64]context.CancelCauseFunc
 
 	lastServerClose time.Time // time at which the server last ended a connection; zero: never
@@ -577,9 +608,9 @@ type httpConn struct {
 // newHTTPConn returns an httpConn: a client of net/http for the server, with at most limit open connections. It opens
 // none.
 //
-// limit is more than 1 for a server with HTTP/1.1, whose connections carry one request at a time. With HTTP/2, requests
-// share a connection, and the pool decides when to add an httpConn. But net/http dials again if the server permits no
-// more streams. If limit is 1, that dial fails with errNoStream while the first connection is in use.
+// limit must be 1 unless the server uses HTTP/1.1, whose connections carry one request at a time. With HTTP/2, requests
+// share a connection. If the server permits no more streams on it, net/http tries to open a second one. That dial fails
+// with errNoStream while the first connection is in use, because the pool decides when to add an httpConn.
 func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
@@ -664,11 +695,12 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// tryBeginProbe decides what to do about a connection on which nothing has arrived for half of the stall timeout. It
-// returns true if requests are in flight. The caller must then send a probe, a query that shows whether the connection
-// works. The timer starts again, for the duration wait.
+// tryBeginProbe decides whether to probe h, because nothing has arrived for half of the stall timeout or longer. It
+// returns true if the caller must send a probe, a query that shows whether the connection works. In that case, it
+// restarts the stall timer with the duration wait.
 //
-// If nothing has arrived since the last probe, it returns false and retires h: no new requests are sent over h.
+// It returns false if no request is in flight or h is retired. It also returns false, and retires h, if nothing has
+// arrived since the last call that returned true.
 func (h *httpConn) tryBeginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -699,11 +731,12 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	return h.requestCount, h.inFlight == 1
 }
 
-// endRequest records the end of the request with the given number, which began at start. probe is the value that was
-// passed to beginRequest. ended must be true if the server has ended the connection.
+// endRequest records the end of the request with the given number, which beginRequest returned. The request began at
+// start. probe is the value that was passed to beginRequest. ended must be true if the server has ended the connection.
 //
-// The results are other possible reasons for that end. probed is true if a probe was in flight at any time during the
-// request. others is true if another request has begun since.
+// The results are possible reasons for that end, other than the request. probed is true if a probe is in flight, which
+// may be this request. It is also true if the server has ended a connection with a probe in flight since start. others
+// is true if another request has begun after this one.
 func (h *httpConn) endRequest(probe, ended bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -724,9 +757,11 @@ func (h *httpConn) retireConnection() {
 	h.retired = true
 }
 
-// recordConnection records that the request with the context ctx, which is a result of cancelIfSerial, got the connection
-// of h that i describes. If the request is to be moved to another connection, it closes this one, so that the request is
-// not written: net/http may choose a connection for a request that is already canceled.
+// recordConnection records that a request got the connection of h that i describes. ctx is the context of the request,
+// a result of cancelIfSerial. When h connects for the first time, waiting requests get its streams.
+//
+// net/http may choose a connection for a request that is already canceled. If it was canceled to be sent over another
+// connection (see isMoved), recordConnection closes the connection, so that the request is not written.
 func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo) {
 	if isMoved(ctx) {
 		_ = i.Conn.Close()
@@ -737,13 +772,13 @@ func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo
 	}
 }
 
-// recordProtocol records whether the connection of h that i describes uses HTTP/2 or HTTP/1.1, if that is unknown. The
-// caller's request must have got the connection already. It may be a reused one: the request that opened it may have
-// been canceled during the handshake.
+// recordProtocol records whether the connection of h that i describes uses HTTP/2 or HTTP/1.1, if that is unknown. It
+// must be called when a request has got the connection. A reused connection may be unknown as well, because the request
+// that opened it was canceled during the handshake.
 //
-// If it uses HTTP/1.1 and h is limited to one connection, h is retired, and the pool replaces it by an httpConn with
-// several. The requests that wait until it is free end with errNoStream, and are sent over the new httpConn. If it uses
-// HTTP/2 and h may have several connections, h is also retired, because it has few streams. Its requests stay.
+// If the limit of h does not fit the protocol, h is retired, and later requests use a new httpConn. For HTTP/1.1, the
+// new one has several connections (serialConns). Requests that still wait for the connection of h end with errNoStream,
+// and use the new httpConn. For HTTP/2, it has one connection with more streams. Requests over h continue.
 func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
 	if i.Reused && (h.limit > 1 || h.isHTTP2.Load()) {
 		return
@@ -764,8 +799,11 @@ func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
 	h.pool.distributeStreams()
 }
 
-// retireSerialConnection retires h and cancels the requests that have no connection yet. The caller's request must hold
-// the connection, so that no other request can get it meanwhile and be canceled after it was written.
+// retireSerialConnection retires h, whose only connection uses HTTP/1.1 and carries one request at a time. The requests
+// that wait for the connection are canceled with errNoStream, so that they are sent over another httpConn.
+//
+// The caller must be the GotConn hook of a request that has got the connection. While the hook runs, no other request
+// can get the connection and be canceled after it was written.
 func (h *httpConn) retireSerialConnection() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -777,9 +815,12 @@ func (h *httpConn) retireSerialConnection() {
 	}
 }
 
-// cancelIfSerial returns a context for a request that may wait for the connection of h. The context ends with
-// errNoStream if that connection has one request at a time (see recordProtocol), unless got is set. The caller must set
-// got when the request gets the connection, and call stop when it has ended.
+// cancelIfSerial returns a context for a request over h. The connection of h may turn out to use HTTP/1.1, which
+// carries one request at a time. The context then ends with errNoStream if the request still waits for the connection,
+// so that it can be sent over another httpConn.
+//
+// The caller must store in got the time at which the request got the connection, in Unix nanoseconds, and call stop
+// when the request has ended. got must be 0 before.
 func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ context.Context, stop func()) {
 	if h.limit > 1 || h.isHTTP2.Load() {
 		return ctx, func() {}
@@ -803,13 +844,15 @@ func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ con
 	}
 }
 
-// isMoved reports whether the request with the context ctx, which is a result of cancelIfSerial, was canceled in order to
-// be sent over another connection.
+// isMoved reports whether a request was canceled in order to be sent over another connection, because its own uses
+// HTTP/1.1 and carries one request at a time. ctx is the context of the request, a result of cancelIfSerial.
 func isMoved(ctx context.Context) bool { return ctx.Err() != nil && context.Cause(ctx) == errNoStream }
 
-// recordAnswer records that an HTTP response has arrived, and restarts the stall timer. The timer expires after wait,
-// or after a multiple of wait that doubles for each answered probe. probe must be true if the response is the response
-// to a probe, and isHTTP2 if it came over HTTP/2.
+// recordAnswer records that an HTTP response has arrived over h. probe must be true if the response is the response to
+// a probe, and isHTTP2 if it came over HTTP/2.
+//
+// It restarts the stall timer, which calls probeIfSilent. The timer expires after wait. This time doubles with each
+// probe since h was idle or another query was answered, up to 256 times wait.
 func (h *httpConn) recordAnswer(wait time.Duration, probe, isHTTP2 bool) {
 	h.hasAnswered.Store(true)
 	if isHTTP2 {

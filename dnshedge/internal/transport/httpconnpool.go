@@ -51,8 +51,9 @@ type httpWaiter struct {
 // acquireConn returns a connection with a stream that is reserved for one request. When the request has ended, the
 // caller must call releaseStream and then releaseRequest.
 //
-// It waits until a stream is free or ctx ends. It returns localerror.ErrBusy if no stream will be free before the
-// deadline of ctx, and ErrClosed if the transport closes. During the wait, w records the oldest connection.
+// It waits until a stream is free or ctx ends. It returns localerror.ErrBusy if the request would probably miss the
+// deadline of ctx (see willMissDeadline), and ErrClosed if the transport closes. During the wait, w records the oldest
+// connection, whose responses show that the server works.
 func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
@@ -102,7 +103,8 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 }
 
 // acquireFreeConn reserves a free stream for a request and returns the connection of that stream. It returns nil if all
-// streams are in use. The caller must hold mu.
+// streams are in use. An additional connection that is not open yet counts as one stream. now is the present time. The
+// caller must hold mu.
 //
 // It adds a connection if the pool has none, and removes connections that are retired or closed.
 func (l *httpConnPool) acquireFreeConn(now time.Time) *httpConn {
@@ -129,8 +131,8 @@ func (l *httpConnPool) acquireFreeConn(now time.Time) *httpConn {
 	return h
 }
 
-// reserveStream reserves a stream of h for a request. It returns false if h accepts no further requests. The caller
-// must have checked that h has a free stream, and must hold mu.
+// reserveStream reserves a stream of h for a request that begins at the time now. It returns false if h accepts no
+// further requests. The caller must have checked that h has a free stream, and must hold mu.
 func (l *httpConnPool) reserveStream(h *httpConn, now time.Time) bool {
 	if !h.addRequest() {
 		return false
@@ -154,12 +156,13 @@ func (l *httpConnPool) addConn() *httpConn {
 	return h
 }
 
-// openAdditionalConn adds a connection to a pool that is short of streams. It reserves a stream of the connection for a
-// request, and returns the connection. It returns nil if the wait for a stream is short, or if the pool is full. The
-// caller must hold mu.
+// openAdditionalConn adds a connection to the pool if one more request would wait for a stream for 50 ms (growWait), or
+// a request has waited for 150 ms (maxStreamWait). It reserves a stream of the connection for a request, and returns
+// the connection. now is the present time. The caller must hold mu.
 //
-// It also returns nil if the connections that are being opened suffice for the waiting requests, or if they are as many
-// as the open ones. So a server that accepts no more connections rejects at most as many as it has accepted.
+// Otherwise, or if canGrow returns false, it returns nil. It also returns nil if the connections that are being opened
+// have enough streams for the waiting requests, or are as many as the open ones. So a server that accepts no more
+// connections rejects at most as many as it has accepted.
 func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	opening, streams := 0, 0
 	for _, h := range l.conns {
@@ -180,15 +183,16 @@ func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	return h
 }
 
-// canGrow reports whether the pool may open another connection at the time now. It may not if it has the maximum
-// number. It also may not for five seconds (growPause) after an additional connection has failed. The caller must hold
-// mu.
+// canGrow reports whether the pool may open another connection at the time now. It may not if it has the maximum number
+// (maxSockets). It also may not for five seconds (growPause) after an additional connection has failed. The caller must
+// hold mu.
 func (l *httpConnPool) canGrow(now time.Time) bool {
 	return !now.Before(l.nextGrowth) && (len(l.conns)+1)*max(l.limit, 1) <= maxSockets
 }
 
-// expectedWait estimates how long one more request would wait for a stream. The estimate assumes that a request takes
-// the smoothed latency, or the time since the last response if that is longer. The caller must hold mu.
+// expectedWait estimates how long one more request would wait for a stream at the time now. Each request is assumed to
+// take the smoothed latency, or the longer time since the last response. The wait is this latency, times the number of
+// waiting requests plus one, divided by the number of streams. The caller must hold mu.
 func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
@@ -197,9 +201,11 @@ func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	return max(l.answerTime, now.Sub(l.lastProgress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
 }
 
-// willMissDeadline reports whether the request w will probably have no response before its deadline if it waits for a
-// stream for the given time. If the pool may open another connection, it assumes that w need not wait. The caller must
-// hold mu.
+// willMissDeadline reports whether the request w will probably have no response before its deadline. wait is the
+// expected time until a stream is free. The result is true if wait and half of the smoothed latency exceed the time
+// from now to the deadline. The caller must hold mu.
+//
+// wait counts as 0 if the pool may open another connection. The result is false if w has no deadline.
 func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.Duration) bool {
 	if l.canGrow(now) {
 		wait = 0
@@ -207,8 +213,9 @@ func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.answerTime/2
 }
 
-// assignStreams assigns free HTTP/2 streams to the requests that wait for one, the newest request first. If requests
-// remain, it starts the timer that calls serveWaiting. The caller must hold mu.
+// assignStreams assigns free streams to the requests that wait for one, the newest request first, and may open a
+// connection for them. If requests remain, it starts the timer that calls serveWaiting. now is the present time. The
+// caller must hold mu.
 func (l *httpConnPool) assignStreams(now time.Time) {
 	for n := len(l.waiting); n > 0; n-- {
 		h := l.acquireFreeConn(now)
@@ -227,8 +234,9 @@ func (l *httpConnPool) assignStreams(now time.Time) {
 	}
 }
 
-// serveWaiting ends the wait of requests that will miss their deadline. It then assigns free streams to the other
-// waiting requests, and may open a connection for them. A timer calls it.
+// serveWaiting ends the wait of requests that will miss their deadline even if they get a stream at once: acquireConn
+// returns ErrBusy for them. It then assigns free streams to the other waiting requests, and may open a connection for
+// them. A timer calls it.
 func (l *httpConnPool) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,14 +281,14 @@ func (l *httpConnPool) recordLatency(took time.Duration) {
 	l.answerTime += (took - l.answerTime) / 8
 }
 
-// recordFailure records that a request over h has failed, or was canceled. It returns true if the server may not accept
-// additional connections: h is not the first connection of the pool and has carried no response.
+// recordFailure records that a request over h has failed or, if canceled is true, was canceled. It returns true if the
+// server may not accept additional connections: h is not the oldest connection of the pool and has carried no response.
 //
-// In that case, h is retired, and the pool opens no connection for growPause. The request may be sent again over
-// another connection.
+// In that case, h is retired, and the pool opens no additional connection for five seconds (growPause). The request may
+// be sent again over another connection.
 //
-// A canceled request only counts if h is older than half of the stall timeout. Before that, a hedge may have been
-// answered during the handshake of h.
+// A canceled request only counts if h is older than half of the stall timeout. A request is also canceled when a hedge
+// is answered during the handshake of h, which does not mean that the server rejects h.
 func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -306,9 +314,9 @@ func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	return true
 }
 
-// resetCapacity sets the number of requests that h may carry at the same time to its initial value. If the pool's
-// oldest connection may carry fewer, the result is that number. It must be called when net/http opens a connection for
-// h.
+// resetCapacity sets the number of requests that h may carry at the same time to its initial value. If the number of
+// the pool's oldest connection is lower, it sets that number. It must be called when net/http opens a connection for h,
+// because lowerCapacity applied to the earlier connection.
 func (l *httpConnPool) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -336,9 +344,10 @@ func (l *httpConnPool) oldestConn() *httpConn {
 	return l.conns[0]
 }
 
-// acquireProbeConn returns a connection for a probe, a query that tests whether the server answers. It is the oldest one
-// that accepts requests, which the most queries use, or a new one. acquireProbeConn reserves no stream, because each
-// connection keeps one stream for probes. The caller must call releaseRequest after the probe.
+// acquireProbeConn returns a connection for a probe, a query that tests whether the server answers. It returns the
+// oldest connection that accepts requests, because most queries use it, or adds one if there is none. It reserves no
+// stream, because each HTTP/2 connection keeps one for probes. The caller must call releaseRequest of the connection
+// after the probe.
 func (l *httpConnPool) acquireProbeConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
