@@ -26,12 +26,13 @@ type InlineContext struct {
 
 var _ context.Context = (*InlineContext)(nil)
 
-// An endListener receives the end of an InlineContext by endWith. err and cause are the results of Err and
-// context.Cause. The InlineContext is locked during the call, so endWith must not block or use it.
+// An endListener is notified when an InlineContext ends, by a call of endWith. err and cause are the values that Err
+// and contextCause return for that context. The context's lock is held during the call, so endWith must not block or
+// call a method of the context.
 type endListener interface{ endWith(err, cause error) }
 
-// Begin starts the context, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 means
-// no timeout.
+// Begin starts the context, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 or less
+// means no timeout.
 func (s *InlineContext) Begin(parent context.Context, timeout time.Duration) {
 	s.parent = parent
 	s.listeners = s.watcherBuffer[:0]
@@ -87,7 +88,7 @@ func (s *InlineContext) endWith(err, cause error) {
 	s.listeners = nil
 }
 
-// addListener registers w, whose endWith is called when the context ends, or at once if it has already ended.
+// addListener registers w: w.endWith is called when the context ends, or at once if the context has already ended.
 func (s *InlineContext) addListener(w endListener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +100,7 @@ func (s *InlineContext) addListener(w endListener) {
 }
 
 // removeListener removes w from the listeners that addListener has registered. It returns false if w is not registered,
-// for example because the context has ended and called it.
+// for example because the context has ended and has called w.endWith.
 func (s *InlineContext) removeListener(w endListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +112,7 @@ func (s *InlineContext) removeListener(w endListener) bool {
 }
 
 // Deadline implements context.Context. It returns the end of the timeout that was passed to Begin, or the parent's
-// deadline if that is earlier or there was no timeout.
+// deadline if that is earlier or there was no timeout. It returns false if there is no deadline.
 func (s *InlineContext) Deadline() (time.Time, bool) {
 	if s.timer != nil {
 		return s.end, true
@@ -143,18 +144,18 @@ func (s *InlineContext) Err() error {
 // Value implements context.Context. It returns the parent's value.
 func (s *InlineContext) Value(key any) any { return s.parent.Value(key) }
 
-// AfterFunc registers f, which is called in a goroutine of its own when the context ends. stop undoes that; it returns
-// false if f was called already or stop was called before.
+// AfterFunc registers f, which is called in a goroutine of its own when the context ends, or at once if it has already
+// ended. stop cancels the registration. It returns false if f was called already or stop was called before.
 //
-// It is an optional method that context.AfterFunc and context.WithCancel use. Without it, they would start a goroutine
-// for each derived context.
+// The functions context.AfterFunc and context.WithCancel use this method if a context has it. Otherwise they would
+// start a goroutine for each derived context.
 func (s *InlineContext) AfterFunc(f func()) (stop func() bool) {
 	w := &afterFuncListener{f}
 	s.addListener(w)
 	return func() bool { return s.removeListener(w) }
 }
 
-// An afterFuncListener is an endListener that calls f in a new goroutine.
+// An afterFuncListener is an endListener that calls f in a new goroutine when the context ends.
 type afterFuncListener struct{ f func() }
 
 func (a *afterFuncListener) endWith(error, error) { go a.f() }

@@ -31,8 +31,8 @@ func (p *probePolicy) disableProbes() {
 	p.probesOffUntil.Store(time.Now().Add(probesOffTime).UnixNano())
 }
 
-// areProbesDisabled reports whether no probe may be sent over the connections of other queries. A probe is a query that
-// shows whether a silent connection works. Some servers close the connection on which they receive it.
+// areProbesDisabled reports whether probes over the connections of other queries are forbidden at present. A probe is a
+// query that shows whether a silent connection works. Some servers close the connection on which they receive a probe.
 func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }
@@ -41,8 +41,9 @@ func (p *probePolicy) areProbesDisabled() bool {
 // to this server. The index is 0 for the first query (n is 0), and 1 for later ones, such as hedges and
 // retransmissions.
 //
-// A query for the NS records of the root may be a probe, which shows whether a connection works. While probes on shared
-// connections are disabled, it uses a pool of its own (probePool).
+// The index is 2 (probePool) if q asks for the NS records of the root while probes over the connections of other
+// queries are disabled. Probes ask this question to find out whether a connection works. The server may end the
+// connection because of it.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	if isProbeQuestion(q) && p.areProbesDisabled() {
 		return probePool

@@ -16,13 +16,15 @@ import (
 
 const (
 	queriesPerConn  = 100                // queries in flight on a connection at which a pool opens another one
-	maxProtocolLoad = 8 * queriesPerConn // queries in flight for which a pool opens connections; at most maxSockets
+	maxProtocolLoad = 8 * queriesPerConn // queries in flight for which a pool opens up to maxSockets connections
 
-	limitTolerance = 5 * time.Millisecond // time after which a query needs permission of a connection later than another one
+	// limitTolerance is used after the server has not permitted a query. Queries that began later than that query by more
+	// than this time are assumed to wait for the server's permission as well.
+	limitTolerance = 5 * time.Millisecond
 )
 
-// A MessageConn is a connection to a server over a protocol that another module provides. The protocol assigns each
-// response to its query. It is safe for concurrent use.
+// A MessageConn is a connection to a server over a protocol that another module provides, for example DNS over QUIC.
+// The protocol itself assigns each response to its query, so all messages have the ID 0. It is safe for concurrent use.
 type MessageConn interface {
 	// Exchange sends the DNS message query, whose ID is 0, and returns the response. When ctx ends, it returns soon. If it
 	// fails because the connection has ended, Done is closed before, or the error is net.ErrClosed (errors.Is). If it has
@@ -35,11 +37,12 @@ type MessageConn interface {
 	Close() error
 }
 
-// RegisterProtocol makes the scheme s of another module available to FindScheme and Schemes. It must only be called by
-// init functions, and panics if the scheme is known. dial opens a connection to the server that a Config describes.
+// RegisterProtocol makes the scheme s, whose protocol another module provides, available to FindScheme and Schemes. It
+// must only be called by init functions, and panics if a scheme with this name is registered. dial opens a connection
+// to the server that the Config describes. Its context ends after five seconds (dialTimeout).
 //
-// The protocol must retransmit lost packets itself, because RegisterProtocol sets s.RecoversLoss: the server of a late
-// query does not get the next query with the same question, unless that is a hedge or the server has several addresses.
+// The protocol must retransmit lost packets itself, because RegisterProtocol sets s.RecoversLoss. A late query is then
+// not sent to the same server again, except as a hedge, or if the server has several addresses.
 func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn, error)) {
 	if _, ok := schemes[s.Name]; ok {
 		panic("dnshedge: scheme " + s.Name + " is registered twice")
@@ -48,10 +51,12 @@ func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn
 	registerScheme(s, func(c Config) sender { return newProtocolTransport(c, dial) })
 }
 
-// A protocolTransport sends queries over a protocol of another module. The queries of a pool share its connections.
-// There is a pool for the first query of each question, and one for later queries of the question, such as hedges.
+// A protocolTransport sends queries over a protocol of another module. A connection carries several queries at the same
+// time. There is a pool of connections for the first query of each question, and one for later queries of the question,
+// such as hedges. So a hedge does not wait for the same stalled connection.
 type protocolTransport struct {
 	Config
+	// dial opens a connection; see RegisterProtocol.
 	dial           func(context.Context, *Config) (MessageConn, error)
 	pools          [2]messageConnPool // for the first query of each question, and for later ones
 	exclusiveSlots chan struct{}      // semaphore that limits queries with a connection of their own
@@ -65,21 +70,21 @@ type protocolTransport struct {
 
 var _ sender = (*protocolTransport)(nil)
 
-// A messageConnPool holds open connections of a protocolTransport. There is a pool for the first query of each
-// question, and one for later queries of the question. A query that needs a connection of its own gets a pool of its
-// own. It is safe for concurrent use.
+// A messageConnPool holds open connections of a protocolTransport. One pool is for the first query of each question,
+// another one for later queries of the question. A query that needs a connection of its own gets a pool of its own. A
+// messageConnPool is safe for concurrent use.
 type messageConnPool struct {
-	mu         sync.Mutex // guards the fields below, and the counters of the connections
-	conns      []*pooledMessageConn
+	mu         sync.Mutex            // guards the fields below, and the counters of the connections
+	conns      []*pooledMessageConn  // open connections
 	openings   []*messageConnOpening // connections that are being opened, oldest first
 	waiting    int                   // number of queries that wait for a connection
 	nextGrowth time.Time             // no additional connection is opened before this time
-	closed     bool                  // the pool needs no further connection
+	closed     bool                  // the pool must get no further connection; only used for the pool of a single query
 	room       chan struct{}         // capacity 1; full if a connection may have become free for a waiting query; nil: none has waited
 }
 
 // A pooledMessageConn is an open connection of a messageConnPool. It counts its responses and its queries in flight. A
-// new query uses the connection with the fewest queries in flight.
+// new query uses the connection that has room for the most further queries.
 type pooledMessageConn struct {
 	MessageConn
 	pool       *messageConnPool
@@ -94,26 +99,27 @@ type pooledMessageConn struct {
 // A queryInFlight is a query that was assigned to a connection and has not ended.
 type queryInFlight struct {
 	*pooledMessageConn
-	began time.Time
+	began time.Time // time at which the query was assigned
 }
 
-// A messageConnOpening is the opening of a connection: several queries can wait for its result, the connection or an
-// error.
+// A messageConnOpening is an attempt to open a connection. Several queries can wait for its result: the connection or
+// an error.
 type messageConnOpening struct {
-	done chan struct{} // closed when conn or err is set
-	conn *pooledMessageConn
-	err  error
+	done chan struct{}      // closed when conn or err is set
+	conn *pooledMessageConn // the opened connection; nil: err is set, or the opening has not ended
+	err  error              // why the connection could not be opened
 }
 
-// newProtocolTransport returns a transport to the server that c describes. It opens no connection.
+// newProtocolTransport returns a transport to the server that c describes. It opens no connection. The transport opens
+// its connections by dial, which is described at RegisterProtocol.
 func newProtocolTransport(c Config, dial func(context.Context, *Config) (MessageConn, error)) *protocolTransport {
 	p := &protocolTransport{Config: c, dial: dial, exclusiveSlots: make(chan struct{}, maxExclusive)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
-// Ready implements Transport. It returns true if the first query of a new question needs no handshake: the pool for
-// first queries has an open connection. Later queries of a question, such as hedges to the same server, use another
+// Ready implements Transport. It reports whether the pool for the first query of each question has an open connection,
+// so that this query needs no handshake. Later queries of a question, such as hedges to the same server, use another
 // pool.
 func (p *protocolTransport) Ready() bool {
 	l := &p.pools[0]
@@ -150,8 +156,14 @@ func (p *protocolTransport) spawnGoroutine(f func()) bool {
 	return true
 }
 
-// Exchange implements Transport. If the connection ends, and q was probably not the reason, it sends q again. If other
-// queries were in flight, it does so over a connection of its own.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
+// records the connection of q. It returns the response, and the time that q waited for handshakes.
+//
+// If the connection ends before the response, and q was probably not the reason, it sends q again, up to eight times
+// (maxRetries). It does so if the connection had carried responses. The first time, it also does so if the connection
+// was open before q came.
+//
+// If neither holds, but other queries were in flight, it sends q again over a connection of its own.
 func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return p.exchangeExclusively(ctx, q, w)
@@ -176,9 +188,12 @@ func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, 
 	}
 }
 
-// exchangeExclusively sends q over a new connection that no other query uses, and returns the results of Exchange. The
-// server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of these
-// queries run at the same time; further ones wait until ctx ends.
+// exchangeExclusively sends q over a new connection that no other query uses, and records it in w. It returns the
+// response, and the time that q waited for the handshake.
+//
+// The server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of
+// these queries run at the same time. A further query waits until one of them ends, and fails with the cause of ctx if
+// ctx ends first.
 func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case p.exclusiveSlots <- struct{}{}:
@@ -198,14 +213,20 @@ func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Que
 }
 
 // SendOnce implements sender. It sends q, a message that the server must not get twice, over a connection of the pool
-// for first queries. The result written is true if q got a connection, because q may then have been written.
+// for first queries, and records that connection in w. It returns the response a, and in setup the time that q waited
+// for handshakes.
+//
+// written matters only if err is not nil. It is true if q got a connection, because q may then have been written.
 func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	a, use, err := p.sendQuery(ctx, q, &p.pools[0], w)
 	return a, use.setup, use.connected, err
 }
 
-// sendQuery sends q, at most once, over a connection of the pool l, and returns the response. use describes how q got
-// that connection, and is valid even if err is not nil. If the connection permits no further query, q uses another one.
+// sendQuery sends q over a connection of the pool l, and records that connection in w. It returns the response a. use
+// describes how q got the connection, and is valid even if err is not nil.
+//
+// q is sent at most once. If it was not sent, because the server permits no more queries at a time over the connection
+// (localerror.ErrBusy), it waits for another connection.
 func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
 	for tries := 0; ; tries++ {
 		c, use, err := p.acquireConn(ctx, l)
@@ -223,11 +244,12 @@ func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *mes
 	}
 }
 
-// acquireConn returns a connection of the pool l for one query, and counts the query as in flight. The caller must pass
-// the result to fetchAnswer, which counts the end of the query. use describes how the query got the connection.
+// acquireConn assigns one query to a connection of the pool l, and returns it as a query in flight. The caller must
+// pass c to fetchAnswer or call c.releaseQuery. use describes how the query got the connection. The error is the cause
+// of ctx, ErrClosed, or the reason why no connection could be opened.
 //
-// It opens a connection if there is none, or if all have as many queries in flight as they may (see selectConn). A query
-// that waits for this takes another connection as soon as that has room.
+// It opens a connection if there is none, or if each has as many queries in flight as the server probably permits (see
+// selectConn). A query that waits for this connection takes another one as soon as that has room.
 func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *queryInFlight, use connectionUse, err error) {
 	start := time.Now()
 	l.mu.Lock()
@@ -255,8 +277,8 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 	}
 }
 
-// wait waits until the opening o has ended, or until a connection may have become free. o may be nil. It returns false
-// if ctx ends first. The caller must hold mu, which wait unlocks meanwhile.
+// wait waits until the opening o has ended, or until a connection may have room for another query. o may be nil. It
+// returns true then, and false if ctx ends first. The caller must hold l.mu, which wait unlocks while it waits.
 func (l *messageConnPool) wait(ctx context.Context, o *messageConnOpening) bool {
 	var opened chan struct{}
 	if o != nil {
@@ -280,11 +302,12 @@ func (l *messageConnPool) wait(ctx context.Context, o *messageConnOpening) bool 
 	return true
 }
 
-// selectConn returns the connection that has room for the most queries. It returns nil if the query must wait until
-// another connection is open or has room. The caller must hold mu.
+// selectConn returns the connection that has room for the most further queries. It returns nil if the query must wait
+// until another connection is open or has room. If the pool is full and opens no connection, a connection with the
+// limit queriesPerConn gets more queries than that. The caller must hold l.mu.
 //
-// o is the opening for which the query has waited, or nil. If the connection that it opened has ended already and there
-// is no other, selectConn returns that one. The query then fails, instead of waiting again.
+// o is the opening for which the query has waited, or nil. If no connection has room, and the connection that o opened
+// has already ended, selectConn returns this ended connection. The query then fails, instead of waiting again.
 func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
 	l.removeEnded()
 	if len(l.conns) > 0 {
@@ -301,8 +324,8 @@ func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
 	return nil
 }
 
-// connLimit returns the number of queries that a new connection is assumed to permit at a time: the fewest of
-// the open ones. The caller must hold mu.
+// connLimit returns the assumed number of queries that the server permits at a time over a new connection. It is the
+// lowest limit of the open connections, and at most queriesPerConn. The caller must hold l.mu.
 func (l *messageConnPool) connLimit() int {
 	limit := queriesPerConn
 	for _, c := range l.conns {
@@ -311,17 +334,21 @@ func (l *messageConnPool) connLimit() int {
 	return limit
 }
 
-// isFull reports whether the pool may not open another connection now. The caller must hold mu.
+// isFull reports whether the pool must not open another connection now. That is the case if it has maxSockets
+// connections, or enough for maxProtocolLoad queries. Connections that are being opened count. It also holds until
+// nextGrowth, after an additional connection could not be opened. A pool without connections is never full. The caller
+// must hold l.mu.
 func (l *messageConnPool) isFull() bool {
 	n := len(l.conns) + len(l.openings)
 	return n > 0 && (n >= maxSockets || n*l.connLimit() >= maxProtocolLoad || time.Now().Before(l.nextGrowth))
 }
 
-// joinOpening returns the newest opening of a connection, for which a query of the pool l can wait. It starts one if
-// none is running. It also does so if fewer connections are being opened than are open, and do not suffice for the
-// waiting queries.
+// joinOpening returns the newest opening of a connection of the pool l, so that a query can wait for it. Unless the
+// pool is full, it starts an opening if none is running. It also does so if the running ones are fewer than the open
+// connections, and too few for the waiting queries.
 //
-// It returns nil if the pool is full, and ErrClosed if the transport is closed. The caller must hold l.mu.
+// It returns nil if no opening is running and the pool is full, and ErrClosed if the transport is closed. The caller
+// must hold l.mu.
 func (p *protocolTransport) joinOpening(l *messageConnPool) (*messageConnOpening, error) {
 	n := len(l.openings)
 	if isShort := n == 0 || n < len(l.conns) && l.waiting >= n*l.connLimit(); isShort && !l.isFull() {
@@ -337,8 +364,8 @@ func (p *protocolTransport) joinOpening(l *messageConnPool) (*messageConnOpening
 	return l.openings[n-1], nil
 }
 
-// wakeWaitingQuery wakes a query that waits for a connection, if a connection has capacity for it. The caller must hold
-// mu.
+// wakeWaitingQuery wakes one query that waits for a connection, if an open connection has room for it. The caller must
+// hold l.mu.
 func (l *messageConnPool) wakeWaitingQuery() {
 	if l.waiting == 0 || !slices.ContainsFunc(l.conns, func(c *pooledMessageConn) bool { return len(c.inFlight) < c.limit }) {
 		return
@@ -349,9 +376,11 @@ func (l *messageConnPool) wakeWaitingQuery() {
 	}
 }
 
-// openConn opens a connection of the pool l and stores it in o. It continues even if no query waits for o any more,
-// because the next query needs the connection as well, unless the pool is closed. If an additional connection cannot be
-// opened, the pool opens none for five seconds (growPause).
+// openConn opens a connection of the pool l, and stores it, or the error, in o. It continues even if no query waits for
+// o any more, because the next query needs the connection as well. If the transport or the pool is closed meanwhile, it
+// closes the connection and stores ErrClosed.
+//
+// If the connection cannot be opened, but the pool has another one, the pool opens none for five seconds (growPause).
 func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) {
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
@@ -381,14 +410,16 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 	}
 }
 
-// copyConns returns the open connections in a new slice, which the caller can use without holding mu.
+// copyConns returns the open connections in a new slice. It locks l.mu itself; the caller can use the slice without the
+// lock.
 func (l *messageConnPool) copyConns() []*pooledMessageConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.conns)
 }
 
-// removeEnded removes the connections that have ended. The caller must hold mu.
+// removeEnded removes the connections that have ended, or accept no further queries, from the pool. The caller must
+// hold l.mu.
 func (l *messageConnPool) removeEnded() {
 	l.conns = slices.DeleteFunc(l.conns, func(c *pooledMessageConn) bool { return c.hasEnded() })
 }
@@ -403,8 +434,9 @@ func (c *pooledMessageConn) hasEnded() bool {
 	}
 }
 
-// waitForAnswer sends q over c and returns the response. If ctx ends first and the Owner permits it, the exchange
-// continues in the background, to measure its latency.
+// waitForAnswer sends q over c and returns the response. If ctx ends first, it returns the cause of ctx at once. If the
+// Owner then permits an abandoned query (TryBeginAbandonedQuery), the exchange continues in the background, to measure
+// its latency. Otherwise the exchange is cancelled.
 func (p *protocolTransport) waitForAnswer(ctx context.Context, c *queryInFlight, q *wire.Query) (*wire.Answer, error) {
 	own, cancel := context.WithCancel(p.ctx) // ctx does not end the exchange at once
 	type result struct {
@@ -437,8 +469,11 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *queryInFlight,
 	return nil, contextCause(ctx)
 }
 
-// fetchAnswer sends q over c, returns the response, and releases c. The error is a connectionError if the connection
-// has ended, or if the server has ended the exchange without a response. It is localerror.ErrBusy if q was not sent.
+// fetchAnswer sends q over c, returns the response, and releases c.
+//
+// The error is a connectionError if the connection has ended, or if the server has ended only this exchange without a
+// response. It is localerror.ErrBusy if q was not sent, because the server permits no more queries at a time. It is
+// ErrClosed if the transport is closed.
 func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q *wire.Query) (*wire.Answer, error) {
 	start := time.Now()
 	b, err := c.Exchange(ctx, q.Append(nil, 0, wire.PackOptions{Size: p.Size, Pad: true}))
@@ -477,10 +512,12 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q
 	return a, nil
 }
 
-// addQuery adds a query to the queries in flight, and returns it. The caller must hold messageConnPool.mu.
+// addQuery adds a query to the queries in flight of the connection, and returns it. The caller must hold
+// messageConnPool.mu.
 //
-// If the limit has been the same for five seconds (growPause), addQuery doubles it: the server may permit more queries
-// now, for example because the packet with its permission was lost.
+// The limit of the connection is the assumed number of queries that the server permits at a time. If it is below
+// queriesPerConn and has not changed for five seconds (growPause), addQuery doubles it. The server may permit more
+// queries now, and the packet that said so may have been lost.
 func (c *pooledMessageConn) addQuery() *queryInFlight {
 	f := &queryInFlight{c, time.Now()}
 	c.inFlight = append(c.inFlight, f)
@@ -490,8 +527,11 @@ func (c *pooledMessageConn) addQuery() *queryInFlight {
 	return f
 }
 
-// lowerLimit records that the connection did not permit the query besides the others in flight. Queries that began more
-// than five milliseconds later (limitTolerance) do not count, because they wait for permission as well.
+// lowerLimit lowers the limit of the connection to the number of other queries in flight, and to at least 1. It must be
+// called if the server has not permitted this query in addition to the others.
+//
+// Queries that began more than five milliseconds (limitTolerance) after this one do not count. They are assumed to wait
+// for permission as well.
 func (f *queryInFlight) lowerLimit() {
 	f.pool.mu.Lock()
 	defer f.pool.mu.Unlock()

@@ -20,14 +20,16 @@ const (
 	maxPoolSockets = 4 * poolSockets // maximum number of open shared sockets
 )
 
-// A socketPool holds UDP sockets that several queries share. It is used while more than 128 queries (maxOwnSockets)
-// to one server wait, to limit the file descriptors for that server. At most 128 of its sockets (maxPoolSockets) are
-// open. A socketPool is safe for concurrent use.
+// A socketPool holds UDP sockets that several queries share. It is used while more than 128 queries (maxOwnSockets) to
+// one server wait, to limit the file descriptors for that server. It is safe for concurrent use.
 //
 // Every two seconds (poolSocketTime), the sockets that accept queries are replaced by up to 32 others (poolSockets),
-// with other ports. A response is as hard to guess as with one socket for each query (RFC 5452 §9.2): it must have the
-// random port and the random ID of its query, and repeat its question. An attacker that has learned all 32 ports must
-// still guess 21 bits: which of them the query uses (5 bits), and the ID (16 bits).
+// with other ports. The old sockets are retired: they only wait for the responses to their queries. At most 128 sockets
+// of the pool (maxPoolSockets) are open, including retired ones.
+//
+// A response is as hard to forge as with one socket for each query (RFC 5452 §9.2): it must have the random port and ID
+// of its query, and repeat its question. An attacker that knows all 32 ports must still guess 21 bits: the port of the
+// query (5 bits) and the ID (16 bits).
 //
 // After three messages that fit no query (MaxWrongMessages), a socket is closed, and its queries are sent over TCP.
 type socketPool struct {
@@ -57,7 +59,8 @@ type sharedSocket struct {
 var errNoSocket = errors.New("dnshedge: no socket for another query")
 
 // exchangeShared sends the query d over a shared socket and returns the response. If ctx ends first, it returns the
-// cause of ctx, and the query may keep waiting in the background to measure the latency.
+// cause of ctx. If the Owner then permits an abandoned query (TryBeginAbandonedQuery), d keeps waiting in the
+// background, to measure its latency.
 func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Answer, error) {
 	d.done = make(chan udpResult, 1)
 	s, err := c.joinSocket(ctx, d)
@@ -83,9 +86,11 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, contextCause(ctx)
 }
 
-// joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while
-// fewer than 32 sockets (poolSockets) accept queries, and selects a random socket otherwise. It may wait for a
-// socket that is being opened, until ctx ends.
+// joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while fewer
+// than 32 sockets (poolSockets) accept queries, and selects a random socket otherwise.
+//
+// It may wait for a socket that is being opened, until ctx ends. The error is errNoSocket if no socket accepts queries
+// and no further one may be opened.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -133,8 +138,9 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 	}
 }
 
-// rotateSockets retires all sockets that accept queries. The next queries open sockets with other ports, which an
-// attacker does not know. If too many retired sockets are still open, it tries again later.
+// rotateSockets retires all sockets that accept queries: they only wait for the responses to their queries. The next
+// queries open sockets with other ports, which an attacker does not know. If so many retired sockets are open that the
+// pool could not open 32 new ones (poolSockets), it retires none, and tries again after two seconds (poolSocketTime).
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+poolSockets > maxPoolSockets { // too many retired sockets still wait for responses
@@ -150,9 +156,9 @@ func (c *socketPool) rotateSockets() {
 	}
 }
 
-// addSocket opens a socket, adds it to the pool, and returns it. If it cannot be opened, it returns a random socket of
-// the pool instead, or an error if the pool has none. The caller must have counted the new socket in the fields opening
-// and open.
+// addSocket opens a socket of the transport u, adds it to the pool, and returns it. If the socket cannot be opened, it
+// returns a random socket of the pool instead, or an error if the pool has none or ctx has ended. The caller must have
+// counted the new socket in the pool's fields opening and open.
 func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
 	conn, err := u.openSocket(ctx)
 	c.mu.Lock()
@@ -188,7 +194,7 @@ func (c *socketPool) removeSocket(s *sharedSocket) {
 }
 
 // addQuery gives d a random unused ID and adds it to the waiting queries. It returns false if the socket accepts no
-// further queries.
+// further queries, because it is retired or closed, or has used half of all IDs (maxPending).
 func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +239,8 @@ func (s *sharedSocket) retireSocket() {
 	}
 }
 
-// readMessages reads the socket and passes each message to its query, until the socket is closed.
+// readMessages reads the socket and passes each message to its query. If reading fails, or too many messages fit no
+// query, it closes the socket and ends the remaining queries with an error.
 func (s *sharedSocket) readMessages() {
 	stop := context.AfterFunc(s.u.tcp.ctx, func() { _ = s.conn.Close() })
 	defer stop()
@@ -256,7 +263,7 @@ func (s *sharedSocket) readMessages() {
 
 // deliverMessage passes a received message, b, to the query with the same ID, if it is the response to that query. It
 // ignores a message for a query that has ended, and counts any other message as wrong. After three wrong messages
-// (MaxWrongMessages) it returns an error, and the caller must close the socket.
+// (MaxWrongMessages) it returns ErrSpoofed, and the caller must close the socket.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {

@@ -64,8 +64,8 @@ type streamConnPool struct {
 	closed  bool         // the transport is closed
 
 	// Many servers close a connection after a fixed number of queries, even with queries in flight. After two connections
-	// in a row that ended so, the limit is the number of responses of the better one. A single end may be a restart of the
-	// server.
+	// in a row that ended with queries in flight, the limit is the number of responses of the better one. A single end
+	// may be a restart of the server.
 	//
 	// answersBeforeCut is the number of responses of the last connection if it ended with queries in flight, or else 0.
 	answersBeforeCut int
@@ -88,8 +88,11 @@ func (l *streamConnPool) hasReachedQueryLimit(queries int) bool {
 }
 
 // recordConnEnd records that a connection has ended after the given number of responses. cut must be true if the server
-// has ended it with queries in flight. If that happens twice in a row, the server probably limits the queries per
-// connection, and the pool observes that limit.
+// has ended it with queries in flight.
+//
+// If that happens to two connections in a row that had responses, the server probably limits the queries per
+// connection. For the next ten minutes (limitLifetime), a connection then carries at most as many queries as the better
+// of the two had responses.
 func (l *streamConnPool) recordConnEnd(answers int, cut bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,8 +116,8 @@ type openingConn struct {
 	err     error         // why the connection could not be opened
 }
 
-// newStreamTransport returns a transport that sends queries over TLS with the configuration security, or over TCP if
-// security is nil. It opens no connection.
+// newStreamTransport returns a transport to the server that c describes. It sends queries over TLS with the
+// configuration security, or over TCP if security is nil. It opens no connection.
 func newStreamTransport(c Config, security *tls.Config) *streamTransport {
 	s := &streamTransport{Config: c, security: security}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -125,8 +128,8 @@ func newStreamTransport(c Config, security *tls.Config) *streamTransport {
 	return s
 }
 
-// Ready implements Transport. It returns true if the first query of a new question needs no handshake: the pool for
-// first queries has an open connection. Later queries of a question, such as hedges and retransmissions to the same
+// Ready implements Transport. It reports whether the pool for the first query of each question has an open connection,
+// so that this query needs no handshake. Later queries of a question, such as hedges and retransmissions to the same
 // server, use another pool.
 func (s *streamTransport) Ready() bool {
 	l := &s.pools[0]
@@ -165,8 +168,11 @@ func (s *streamTransport) spawnGoroutine(f func()) bool {
 	return true
 }
 
-// Exchange implements Transport. If the server ends the connection while other queries are in flight, it sends q again
-// on a connection of its own.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
+// records the connection of q. It returns the response, and the time that q waited for handshakes.
+//
+// If the connection ends while other queries are in flight, each of them may be the reason. In that case, it sends q
+// again on a connection of its own.
 func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return s.exchangeExclusively(ctx, q, w)
@@ -179,9 +185,12 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	return s.exchangeExclusively(ctx, q, w)
 }
 
-// exchangeExclusively sends q over a connection that no other query uses, and returns the results of Exchange. The
-// server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of these
-// queries run at the same time; further ones wait until ctx ends.
+// exchangeExclusively sends q over a connection that no other query uses at the time, and records it in w. It returns
+// the response, and the time that q waited for handshakes.
+//
+// The server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of
+// these queries run at the same time. A further query waits until one of them ends, and fails with the cause of ctx if
+// ctx ends first.
 func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case l := <-s.exclusivePools:
@@ -192,8 +201,12 @@ func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query
 	}
 }
 
-// exchangeInPool sends q over the connection of the pool l, and returns the results of Exchange. If the connection
-// ends, and q was probably not the reason, it sends q again.
+// exchangeInPool sends q over the connection of the pool l, and records the connection in w. It returns the response,
+// and the time that q waited for handshakes.
+//
+// If the connection ends before the response, and q was probably not the reason, it sends q again, up to eight times
+// (maxRetries). It does so if the connection had carried responses, or if a probe with another question may be the
+// reason. The first time, it also does so if the connection was open before q came.
 func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
@@ -213,8 +226,11 @@ func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *
 	}
 }
 
-// SendOnce implements sender. It sends q, a message that the server must not get twice, over the connection pool for
-// first queries. If the connection has ended before q was written, it uses another one.
+// SendOnce implements sender. It sends q, a message that the server must not get twice, over the connection of the pool
+// for first queries, and records the connection in w. If the connection has ended before q was written, it uses another
+// one. It returns the response a, and in setup the time that q waited for handshakes.
+//
+// written matters only if err is not nil. It is true if the server may have received q.
 func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
 		a, use, err := s.sendQuery(ctx, q, &s.pools[0], w)
@@ -227,16 +243,17 @@ func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryP
 	}
 }
 
-// A connectionUse describes how a query got a connection: whether it did, whether the connection was open before, and
-// how long the query waited for a handshake.
+// A connectionUse describes how a query got a connection: whether it did, whether the connection was open before the
+// query came, and how long the query waited for handshakes.
 type connectionUse struct {
 	setup     time.Duration // time to open the connections that the query waited for; 0: none
 	connected bool          // the query got a connection
 	reused    bool          // the connection was open before the query came
 }
 
-// sendQuery writes q, at most once, to the connection of the pool l, and returns the response. use describes how q got
-// that connection, and is valid even if err is not nil.
+// sendQuery writes q, at most once, to the connection of the pool l, and records the connection in w. It returns the
+// response a. use describes how q got the connection, and is valid even if err is not nil. If the connection accepts no
+// further queries before q is written, q gets another one.
 func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
 	for {
 		start := time.Now()
@@ -268,11 +285,13 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 	}
 }
 
-// acquirePooledConn returns the connection of the pool l that accepts queries. If there is none, it opens a connection,
-// and waits for it until ctx ends. reused is true if the connection was open before the call.
+// acquirePooledConn returns the connection of the pool l that accepts queries. If there is none, it waits until ctx
+// ends for a connection that is being opened. reused is true if the connection was open before the call. The error is
+// the cause of ctx, ErrClosed, or the reason why the connection could not be opened.
 //
-// If the connection takes longer than the stall timeout to open, it opens a second one. It also does so if as many
-// queries wait for the connection as it may carry (see streamConnPool.hasReachedQueryLimit).
+// It starts to open a connection if none is being opened. While fewer than 16 connections (maxOpen) are open or being
+// opened, it also does so in two other cases. Either the newest opening has taken longer than Owner.StallTimeout. Or as
+// many queries wait for it as a connection may carry (see streamConnPool.hasReachedQueryLimit).
 func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -300,7 +319,8 @@ func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPo
 	}
 }
 
-// openConnection opens a connection of the pool l, and stores it in o, where the waiting queries find it. It continues
+// openConnection opens a connection for the pool l within five seconds (dialTimeout), including the TLS handshake. It
+// passes the connection or the error to finishOpening, which stores it in o and wakes the waiting queries. It continues
 // even if no query waits any more, because the next query needs the connection as well.
 func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 	var c net.Conn
@@ -322,8 +342,9 @@ func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
 // errGoexit is the error of a connection whose Dialer has called runtime.Goexit.
 var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 
-// finishOpening ends the opening of a connection. It stores in o either the opened connection c, or err, and wakes the
-// queries that wait for o. took is the time for dialing and the handshake.
+// finishOpening ends the opening of a connection. It stores either err or the opened connection c in o, and wakes the
+// queries that wait for o. Queries of the pool l then use c. If the transport was closed meanwhile, finishOpening
+// closes c and stores ErrClosed. took is the time for dialing and the handshake.
 func (s *streamTransport) finishOpening(l *streamConnPool, o *openingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()

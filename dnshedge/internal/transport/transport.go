@@ -51,26 +51,27 @@ type Transport interface {
 	// connection of an earlier query, which Exchange removes.
 	Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (a *wire.Answer, setup time.Duration, err error)
 
-	// Ready reports whether the first query of a new question (n is 0 in Exchange) can be sent without a handshake.
+	// Ready reports whether the first query of a question (n is 0 in Exchange) can be sent without a handshake.
 	Ready() bool
 
-	// Close ends all queries with ErrClosed. It returns when all goroutines of the transport have ended.
+	// Close closes all connections, and returns when all goroutines of the transport have ended. Queries in flight end
+	// with ErrClosed. Only a query with a UDP socket of its own may run on until its ctx ends.
 	Close()
 }
 
-// A QueryPath records the connection of a query, by which the sender distinguishes a slow query from a lost one. If the
-// connection carries responses to other queries, this query is only slow. If it carries none, the connection may be
-// dead, even while other connections to the server work.
+// A QueryPath records which connection a query uses. The caller of Transport.Exchange reads it during the call, to
+// distinguish a slow query from a lost one. If the connection carries responses to other queries, this query is only
+// slow. If it carries none, the connection may be dead, even while other connections to the server work.
 //
-// The zero value has no connection. It is safe for concurrent use.
+// The zero value has no connection, and remains so for a query over UDP. It is safe for concurrent use.
 type QueryPath struct {
 	// lastAnswer points to the connection's time of the last response, in Unix nanoseconds. It is nil if the query uses no
 	// shared connection.
 	lastAnswer atomic.Pointer[atomic.Int64]
 }
 
-// LastAnswer returns the time of the last response over the connection of the query. It is zero if there was none, or
-// if the query uses no shared connection.
+// LastAnswer returns the time at which a response to any query last arrived over the connection that w records. It is
+// zero if no response has arrived, or if w has no connection.
 func (w *QueryPath) LastAnswer() time.Time {
 	if c := w.lastAnswer.Load(); c != nil && c.Load() > 0 {
 		return time.Unix(0, c.Load())
@@ -78,8 +79,8 @@ func (w *QueryPath) LastAnswer() time.Time {
 	return time.Time{}
 }
 
-// An Owner receives the observations of a Transport and sets its timeouts. The Transport calls the methods from several
-// goroutines at the same time. They must not block.
+// An Owner receives the observations of a Transport and sets its timeouts. The user of the Transport implements it. The
+// Transport calls the methods from several goroutines at the same time. They must not block.
 type Owner interface {
 	// RecordQuery is called for each query that is written to a socket or connection.
 	RecordQuery()
@@ -88,7 +89,8 @@ type Owner interface {
 	RecordAnswer(took, path time.Duration)
 	// RecordHandshake is called after each successful handshake, with the time that the connection took to open.
 	RecordHandshake(took time.Duration)
-	// RecordIgnored is called for each received message that fits no query. err says why.
+	// RecordIgnored is called for each received message that fits no query, is too long, or cannot be parsed. err is
+	// the reason.
 	RecordIgnored(err error)
 	// RecordRetry is called when a query is sent again because its connection was closed.
 	RecordRetry()
@@ -99,18 +101,20 @@ type Owner interface {
 	TryBeginAbandonedQuery() bool
 	// EndAbandonedQuery is called once for each call of TryBeginAbandonedQuery that returned true.
 	EndAbandonedQuery()
-	// AbandonedLifetime returns how long an abandoned query may wait for its response, since the query was sent.
+	// AbandonedLifetime returns how long an abandoned query may wait for its response. The time starts when the query is
+	// sent over UDP. With other protocols, it starts when the query is abandoned.
 	AbandonedLifetime() time.Duration
 	// StallTimeout returns how long a connection with waiting queries may receive nothing. After that time, the next query
 	// uses a new connection.
 	StallTimeout() time.Duration
 }
 
-// awaitAbandonedQuery waits for the end of an abandoned query, whose caller has gone. TryBeginAbandonedQuery must have
-// permitted the wait. The channel done receives the result of the query, which is dropped.
+// awaitAbandonedQuery waits for the end of an abandoned query, that is, a query whose caller no longer waits for it.
+// o.TryBeginAbandonedQuery must have returned true for the query. The query sends its result to the channel done, from
+// which it is dropped.
 //
-// If there is no result after AbandonedLifetime, it calls cancel, which must end the query. At the end it calls
-// EndAbandonedQuery.
+// If there is no result after o.AbandonedLifetime, awaitAbandonedQuery calls cancel, which must end the query. At the
+// end it calls o.EndAbandonedQuery.
 func awaitAbandonedQuery[T any](o Owner, done <-chan T, cancel func()) {
 	defer o.EndAbandonedQuery()
 	t := time.NewTimer(o.AbandonedLifetime())
@@ -169,7 +173,7 @@ func (c *Config) forgetAddress() {
 	}
 }
 
-// tlsConfig returns a copy of the TLS configuration with the given ALPN protocols.
+// tlsConfig returns a copy of the field TLS with the given ALPN protocols.
 func (c *Config) tlsConfig(protocols ...string) *tls.Config {
 	t := c.TLS.Clone()
 	t.NextProtos = protocols
@@ -195,8 +199,9 @@ var schemes = make(map[string]Scheme)
 
 // registerScheme makes the scheme s available to FindScheme and Schemes. It must only be called by init functions.
 //
-// It sets s.New to a function that creates the Transport for a server. newSender creates the part of the Transport for
-// the protocol; the part for all protocols, such as the handling of servers without EDNS, is added.
+// newSender creates the sender for a server, which implements the protocol of the scheme. registerScheme sets s.New to
+// a function that wraps this sender in a schemeTransport. That type has the behavior of all protocols, such as the
+// handling of servers without EDNS.
 func registerScheme(s Scheme, newSender func(Config) sender) {
 	s.New = func(c Config) Transport { return &schemeTransport{sender: newSender(c)} }
 	schemes[s.Name] = s
@@ -224,29 +229,42 @@ type sender interface {
 	SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
 }
 
-// A schemeTransport is the Transport of a scheme. It sends messages with an opcode other than QUERY, for example
-// UPDATE and NOTIFY, at most once, by sender.SendOnce. It repeats a query without EDNS if the server seems not to
-// support EDNS (RFC 6891 §7).
+// A schemeTransport is a Transport that adds the behavior of all protocols to the sender of one protocol. It sends
+// messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most once, by sender.SendOnce.
 //
-// The server seems so if its response code is FORMERR, or NOTIMP without an OPT record. If the second query succeeds,
-// queries to the server have no EDNS for the next 15 minutes (ednsOffTime). They keep EDNS if a recent response had an
-// OPT record. The server then supports EDNS, and only passes on the response of another server about one zone.
+// It repeats a query without EDNS if the server seems not to support EDNS (RFC 6891 §7). That is the case if the
+// response code is FORMERR, or NOTIMP without an OPT record. If the second query succeeds, further queries to the
+// server have no EDNS for 15 minutes (ednsOffTime).
 //
-// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are repeated without
-// EDNS only if no recent response of the server had an OPT record. So a forged FORMERR cannot remove signatures from
+// Queries keep EDNS if another response of the last 15 minutes had an OPT record. The server then supports EDNS, and
+// only passes on the response of another server about one zone.
+//
+// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are repeated without EDNS
+// only if no other response of the last 15 minutes had an OPT record. So a forged FORMERR cannot remove signatures from
 // answers.
+//
+// A query with EDNS options is also not repeated if the rejecting response has an OPT record. The server may then
+// support EDNS and reject an option.
 type schemeTransport struct {
 	sender
 	ednsOffUntil atomic.Int64 // queries have no EDNS before this time, in Unix nanoseconds
-	lastEDNS     atomic.Int64 // time of the last response with an OPT record, in Unix nanoseconds; 0: none
+
+	// lastEDNS is the time of the last response that had an OPT record and did not reject EDNS, in Unix nanoseconds. It is
+	// 0 if there was none.
+	lastEDNS atomic.Int64
 }
 
-// Exchange implements Transport. It sends q without EDNS if the server has recently seemed not to support EDNS. If the
-// server rejects a query with EDNS, it repeats the query without EDNS. If the second query fails too, it returns the
-// first response.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
+// records the connection of q. It returns the response, and the time that handshakes took.
 //
-// It sends a message with an opcode other than QUERY only once. If that fails, MayBeReceived reports for the error
-// whether the server may have received the message.
+// Exchange sends q without EDNS if the server has seemed not to support EDNS in the last 15 minutes. It uses EDNS
+// nevertheless if q has the DO bit or EDNS options.
+//
+// If the server rejects a query with EDNS, Exchange repeats it without EDNS, with the exceptions that schemeTransport
+// describes. If the second query fails or is rejected too, Exchange returns the first response.
+//
+// It sends a message with an opcode other than QUERY only once. If that fails, MayBeReceived reports for the returned
+// error whether the server may have received the message.
 func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	w.lastAnswer.Store(nil)
 	if !q.IsStandard() {

@@ -55,9 +55,9 @@ var (
 	ErrSpoofed = errors.New("dnshedge: too many messages that answer no query")
 )
 
-// A truncatedError means that the UDP response was truncated, and that sending the question over TCP failed with err.
-// It does not unwrap to err, because the server works: a refused TCP connection must not count as a restart of the
-// server.
+// A truncatedError means that the UDP response was truncated, and that the server has then refused the TCP connection
+// with err. It does not unwrap to err. A refused connection usually means that the server is being restarted, but this
+// server works.
 type truncatedError struct{ err error }
 
 func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
@@ -69,12 +69,12 @@ func IsTruncationError(err error) bool {
 	return errors.As(err, &cut)
 }
 
-// A udpTransport sends queries over UDP. Each query has a socket of its own, with a random port and a random ID. If
-// there are many queries, further ones share sockets (see socketPool). If a response is truncated, the question is sent
-// over TCP within the same call of Exchange.
+// A udpTransport sends queries over UDP. Each query has a socket of its own, with a random port and a random ID. While
+// 128 of these sockets (maxOwnSockets) are open, further queries share sockets (see socketPool). If a response is
+// truncated, the question is sent over TCP within the same call of Exchange.
 //
-// After a few messages that fit no query, the query's socket is closed, and the question goes over TCP. The first such
-// message also activates the spoofGuard, which makes later queries harder to guess.
+// After three messages that fit no query (MaxWrongMessages), the query's socket is closed, and the question goes over
+// TCP. The first of these messages also activates the spoofGuard, which makes later queries harder to guess.
 type udpTransport struct {
 	Config
 	tcp           *streamTransport // sends questions over TCP; also runs the goroutines of the udpTransport
@@ -86,11 +86,12 @@ type udpTransport struct {
 
 var _ sender = (*udpTransport)(nil)
 
-// Ready implements Transport. It returns true, because UDP has no handshake.
+// Ready implements Transport. It returns true, because a query over UDP needs no handshake.
 func (u *udpTransport) Ready() bool { return true }
 
-// Close implements Transport. It closes the transport for questions over TCP. The queries over UDP end as well, because
-// they use its context.
+// Close implements Transport. It closes the streamTransport for questions over TCP. Shared sockets and the sockets of
+// abandoned queries are closed as well, because they depend on the context of the streamTransport. Any other query with
+// a socket of its own ends when its response arrives or its own context ends.
 func (u *udpTransport) Close() { u.tcp.Close() }
 
 // fixedAddress returns the server's address if sockets can be opened without the Dialer. That is the case if the Dialer
@@ -126,8 +127,15 @@ func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 // datagrams is a pool of message buffers of MaxDatagram bytes.
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-// Exchange implements Transport. It does not use the QueryPath, even over TCP. The next query may go over UDP again,
-// and responses over TCP do not show whether UDP messages are lost.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server. It returns
+// the response, and the time that handshakes took.
+//
+// After every three queries of a question over UDP (MaxDatagrams), the next one goes over TCP, unless the server
+// refuses TCP. It also goes over TCP if the UDP response is unusable, or too many messages fit no query. If TCP then
+// fails, q is sent over UDP again, but not after a truncated or malformed response.
+//
+// The QueryPath stays empty, even over TCP. It would show the responses over the TCP connection, but these do not show
+// whether UDP messages to the same server are lost.
 func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
@@ -160,7 +168,10 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 }
 
 // SendOnce implements sender. It sends q, a message that the server must not get twice, as one UDP message from a
-// socket of its own. A truncated response is returned unchanged, because sending q again over TCP would repeat it.
+// socket of its own. It returns the response a. A truncated response is returned unchanged, because sending q again
+// over TCP would repeat it. setup is always 0, because UDP has no handshake.
+//
+// written matters only if err is not nil. It is true if q was written, and err does not show that q was not delivered.
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
 	u.ownSockets.Add(1)
@@ -169,11 +180,15 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
 }
 
-// exchangeDatagram sends q as one UDP message and returns the response.
+// exchangeDatagram sends q as one UDP message and returns the response. The error is errTruncated, errUnverified or
+// ErrSpoofed if the question must be sent over TCP.
 //
-// alone must be true if the server has failed to return the letter case or the cookie of an earlier query. In that
-// case, the query has a socket of its own and no protection by the spoofGuard. Any wrong message before the response
-// ends the wait.
+// alone must be true if the response to an earlier query lacked the letter case or the cookie of that query. In that
+// case, the spoofGuard does not protect q. Instead, q has a socket of its own, and the first message that is not the
+// response ends the wait with ErrSpoofed.
+//
+// If alone is true but 128 queries (maxOwnSockets) have sockets of their own, q is not sent, and the error is
+// errTruncated.
 func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
 	d := &udpQuery{udpTransport: u, q: q, isExclusive: alone}
 	if !alone {
@@ -189,8 +204,9 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 	return d.exchangeOverOwnSocket(ctx)
 }
 
-// exchangeOverOwnSocket sends the query from a socket that no other query uses, and returns the response. The caller
-// must have incremented udpTransport.ownSockets, which the query decrements when it closes the socket.
+// exchangeOverOwnSocket sends the query from a new socket that no other query uses, and returns the response. If ctx
+// ends first, it returns the cause of ctx and abandons the query. The caller must have incremented
+// udpTransport.ownSockets. It is decremented when the socket is closed or cannot be opened.
 func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	conn, err := d.openSocket(ctx)
@@ -247,8 +263,8 @@ type udpQuery struct {
 	done chan udpResult // receives the outcome of a query on a sharedSocket; capacity 1
 }
 
-// A udpResult is the outcome of a udpQuery on a sharedSocket: a response or an error. Both are nil if the query was
-// abandoned.
+// A udpResult is the outcome of a udpQuery on a sharedSocket: a response or an error. Both are nil if the query has
+// ended without either, after its caller stopped waiting.
 type udpResult struct {
 	a   *wire.Answer
 	err error
@@ -266,7 +282,7 @@ func (d *udpQuery) closeSocket() {
 // own socket, which then returns a timeout. It ignores the errors of the context.
 func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// writeQuery writes the query to the socket c, and stores the time at which it did so in the field sent.
+// writeQuery writes the query to the socket c, stores the time in the field sent, and reports the query to the Owner.
 func (d *udpQuery) writeQuery(c net.Conn) error {
 	d.sent = time.Now()
 	d.Owner.RecordQuery()
@@ -274,7 +290,8 @@ func (d *udpQuery) writeQuery(c net.Conn) error {
 }
 
 // SendDatagram writes the query q as one UDP message to c, a socket that is connected to the server. id is the ID of
-// the message. options holds the settings of the message that depend on the transport.
+// the message. options are the EDNS settings that depend on the transport: the maximum size of the response, and the
+// cookie.
 func SendDatagram(c net.Conn, q *wire.Query, id uint16, options wire.PackOptions) error {
 	out := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(out)
@@ -342,11 +359,12 @@ func (d *udpQuery) readResponse() (a *wire.Answer, err error) {
 	return a, err
 }
 
-// ReceiveResponse reads UDP messages from c until the response to a query arrives. It passes each message to
-// isResponse, which reports whether the message is the response. It returns ErrSpoofed after maxOthers messages that
-// are not.
+// ReceiveResponse reads UDP messages from c until the response to a query arrives, and then returns nil. It passes each
+// message to isResponse, which reports whether the message is the response. After maxOthers messages that are not the
+// response, it returns ErrSpoofed.
 //
-// If reading fails, it reads again if canContinue returns true, and returns the error otherwise.
+// If reading fails, it passes the error to canContinue. It reads again if canContinue returns true, and returns the
+// error otherwise.
 func ReceiveResponse(c net.Conn, maxOthers int, isResponse func(b []byte) bool, canContinue func(err error) bool) error {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
@@ -377,19 +395,19 @@ func receiveDatagram(c net.Conn, b []byte) (int, error) {
 	return n, err
 }
 
-// reportSpoofed reports to the Owner a message that is not the response to a waiting query, and activates the
-// spoofGuard. err describes the difference.
+// reportSpoofed reports to the Owner of the transport a received message that is not the response to a waiting query.
+// err says why it is not. reportSpoofed also activates the spoofGuard.
 func (u *udpTransport) reportSpoofed(err error) {
 	u.Owner.RecordIgnored(err)
 	u.guard.recordWrongMessage()
 }
 
-// abandonQuery ends a query whose caller has gone. If the Owner permits it, the query's own socket stays open for a
-// while. The latency of a late response can then be measured, and that response cannot reach the next socket with the
-// same port.
+// abandonQuery ends a query whose caller no longer waits for the response. If the Owner permits an abandoned query
+// (TryBeginAbandonedQuery), the query's own socket stays open until AbandonedLifetime after the sending. The latency of
+// a late response can then be measured, and that response cannot reach the next socket with the same port.
 //
-// expiring must be true if the end of the query's context may interrupt a read of the socket after this call. An
-// interrupted read is then repeated.
+// expiring must be true if endWith may still be called for the query, because its context has ended. endWith interrupts
+// a read of the socket, which is then repeated.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.TryBeginAbandonedQuery() {
@@ -440,8 +458,9 @@ type spoofGuard struct {
 	cookie []byte     // client cookie, followed by the server cookie if known; never modified in place
 }
 
-// recordWrongMessage activates the guard for the next ten minutes (protectionTime). It must be called for each
-// received message that matches no waiting query, because that message may be spoofed.
+// recordWrongMessage activates the guard for the next ten minutes (protectionTime). If the guard was inactive, it also
+// creates a client cookie. It must be called for each received message that matches no waiting query, because that
+// message may be spoofed.
 func (g *spoofGuard) recordWrongMessage() {
 	now := time.Now()
 	if g.activeUntil.Swap(now.Add(protectionTime).UnixNano()) > now.UnixNano() {
@@ -454,8 +473,9 @@ func (g *spoofGuard) recordWrongMessage() {
 	g.cookie = c
 }
 
-// protectQuery returns the query to send in place of q, with random letter case, and the cookie to add to it. While the
-// guard is inactive, it returns q and nil. The cookie is also nil if q must have no EDNS.
+// protectQuery returns the query to send in place of q, with random letter case, and the cookie to add to it. It
+// returns q and nil while the guard is inactive, and for an opcode other than QUERY. The cookie is also nil if q must
+// have no EDNS.
 func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	until := g.activeUntil.Load()
 	if until == 0 || time.Now().UnixNano() >= until || !q.IsStandard() {
@@ -471,10 +491,10 @@ func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 
 // verifyCookie checks the cookie of the response a, and stores a new server cookie. sent is the cookie of the query.
 // The result is
-//   - nil if the cookie is correct, or if a has none and the query had no server cookie;
-//   - errCookie if the client cookie is wrong;
-//   - errUnverified if a has none although the server has returned cookies before;
-//   - errTruncated for the code BADCOOKIE, so that the question is sent over TCP.
+//   - errCookie if the client cookie in a is wrong;
+//   - errUnverified if a has no cookie, although sent has a server cookie or the response code is FORMERR;
+//   - errTruncated for the response code BADCOOKIE, so that the question is sent over TCP;
+//   - nil otherwise.
 func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {
