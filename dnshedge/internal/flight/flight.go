@@ -4,8 +4,9 @@
 // and then waits for [Flight.Done]. A caller that waits no longer is removed. When the last caller is removed before
 // the end, the operation can be canceled.
 //
-// The package has no lock. Before a caller joins, its users check more than the key, for example that no two operations
-// wait for each other. So each user has a mutex, which guards its Groups and their Flights.
+// The package has no lock. The owner of a Group, a struct of another package, has a mutex that guards the Group and its
+// Flights. The owner keeps the mutex locked while it checks more than the key before a caller joins, for example that
+// no two operations wait for each other.
 package flight
 
 import "context"
@@ -15,11 +16,12 @@ import "context"
 // results. K is the type of the Group's keys.
 type Flight[K comparable] struct {
 	Key K // must not be changed
-	// Cancel is called when the last caller has left before the end, with the cause that it gives. It must not lock the
-	// user's mutex. If it is nil, the operation then continues.
+	// Cancel is called when RemoveCaller removes the last caller with a cause, and gets this cause. It must not
+	// lock the mutex of the Group's owner, which is locked during the call. If Cancel is nil, the operation continues
+	// without callers.
 	Cancel context.CancelCauseFunc
-	// Done is made when the first caller is added, and does not change afterwards. The user closes it when it has removed
-	// the operation from its Group and set the result.
+	// Done is made when the first caller is added, and does not change afterwards. The Group's owner closes it after it
+	// has removed the operation from the Group and set the result.
 	Done chan struct{}
 	// IsShared is set when a second caller is added. It does not change after Done is closed.
 	IsShared bool
@@ -31,7 +33,8 @@ type Flight[K comparable] struct {
 // in the operation.
 func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
 
-// AddCaller counts one more caller that waits for the result of the operation. The user's mutex must be locked.
+// AddCaller counts one more caller that waits for the result of the operation. The mutex of the Group's owner must be
+// locked.
 func (f *Flight[K]) AddCaller() {
 	if f.IsShared = f.Done != nil; !f.IsShared {
 		f.Done = make(chan struct{})
@@ -46,12 +49,13 @@ type Operation[K comparable] interface {
 	embeddedFlight() *Flight[K]
 }
 
-// A Group maps keys to the running operations of one kind, so that a caller can join the operation with its key. Its
-// user reads and adds elements as in any map. The user's mutex must be locked whenever a Group is used.
+// A Group maps keys to the running operations of one kind, so that a caller can join the operation with its key. The
+// owner of the Group looks up and adds operations as in any map. It must have a mutex, which is locked whenever the
+// Group is used.
 type Group[K comparable, F Operation[K]] map[K]F
 
-// RemoveOperation removes the operation f from the Group, so that later callers start a new one. It does nothing if f
-// was removed before. It reports whether any caller waits for f.
+// RemoveOperation removes the operation f from the Group, so that later callers start a new one. If f is not in the
+// Group, the Group does not change. In both cases, hasCallers reports whether f has callers that were not removed.
 func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	s := f.embeddedFlight()
 	if g[s.Key] == f {
@@ -60,8 +64,8 @@ func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	return s.callers > 0
 }
 
-// RemoveCaller removes one caller from those that wait for the operation f. cause is the reason. It is nil for a caller
-// that has the result, and for the caller that executes f itself. In these cases, f continues.
+// RemoveCaller subtracts one from the number of callers that wait for the operation f. A nil cause means that the
+// caller does not give up: it has the result, or it executes f itself. The Group and f are then unchanged otherwise.
 //
 // Any other cause means that the caller gives up. If no other caller waits and f has a function Cancel, f is removed
 // from the Group and canceled with that cause. Later callers then start a new operation.

@@ -38,7 +38,7 @@ var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor
 // nil and no error if the host has no address in that family.
 //
 // It returns the errors of x unchanged, and a response code other than success as an RcodeError. If host is not a valid
-// host name, it returns NXDOMAIN without asking x.
+// host name, it returns the RcodeError of NXDOMAIN without asking x.
 func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
 	if !IsHostName(host) {
 		return nil, RcodeError(dns.RcodeNameError)
@@ -81,8 +81,9 @@ type FamilyResult struct {
 	At     time.Time // when the query ended
 }
 
-// QueryBothFamilies runs query for the types A and AAAA at the same time, and returns a channel that receives both
-// results. The function sets Addrs or Err in r.
+// QueryBothFamilies calls query for the types A and AAAA at the same time, each in a new goroutine. query must set
+// Addrs or Err in r; the other fields are set by QueryBothFamilies. The returned channel receives both results, in the
+// order in which the calls end. It is buffered and is never closed.
 func QueryBothFamilies(query func(typ uint16, r *FamilyResult)) <-chan *FamilyResult {
 	results := make(chan *FamilyResult, 2)
 	for family, typ := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
@@ -188,7 +189,8 @@ func NewDNSError(host string, err error) error {
 
 type cacheBypassKey struct{}
 
-// WithCacheBypass returns a context under which a Client asks the servers, and not its Cache.
+// WithCacheBypass returns a context that makes a dnshedge.Client ask the servers even if its Cache has the answer. The
+// Client stores the new answer in the Cache as usual.
 func WithCacheBypass(ctx context.Context) context.Context {
 	return context.WithValue(ctx, cacheBypassKey{}, true)
 }

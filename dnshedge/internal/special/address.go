@@ -45,8 +45,8 @@ var privateNetworks = [...]netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
 }
 
-// IsPrivateAddress reports whether ip, or the IPv4 address that it embeds (see EmbeddedIPv4 and IPv4CompatibleNetwork),
-// belongs to a private network or to this machine.
+// IsPrivateAddress reports whether ip belongs to a private network or to this machine. If ip embeds an IPv4 address
+// (IPv4-mapped, IPv4-compatible, NAT64 or 6to4), the result is that for the IPv4 address.
 func IsPrivateAddress(ip netip.Addr) bool {
 	ip = EmbeddedIPv4(ip)
 	if IPv4CompatibleNetwork.Contains(ip) {

@@ -12,7 +12,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/domain"
 )
 
-// TTL is the TTL, in seconds, of all records in these answers, including the SOA of negative answers (RFC 6303 §3).
+// TTL is the TTL, in seconds, of all records in the responses of Zone.Answer, including the SOA record of negative
+// responses (RFC 6303 §3).
 const TTL = 10800
 
 // A Zone is a special-use zone that a program answers itself (RFC 6303 §3). The zone's own name has an SOA and an NS

@@ -5,5 +5,5 @@ package system
 // systemConf is the file with the system's servers.
 const systemConf = "/etc/resolv.conf"
 
-// readSystemServers is nil, because systemConf is the whole configuration.
+// askSystem is nil, because systemConf is the whole configuration.
 var askSystem func() (Configuration, error)

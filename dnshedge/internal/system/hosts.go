@@ -76,8 +76,9 @@ func (f *Hosts) Load() error {
 // Find returns the entry for the name of q, or nil if the file has no such name. A call of Load must have succeeded
 // before.
 //
-// At most every five seconds, Find checks whether the file has changed, and reads a changed file again. It reads a long
-// file in the background. If reading fails, the old entries remain.
+// now is the current time. If the last check was five seconds ago or earlier, Find checks whether the file has changed,
+// and reads a changed file again. A file above 64 KiB is read in the background, and Find uses the old entries until
+// then. The old entries also remain if reading fails.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
 		f.refreshIfChanged(now)
@@ -86,9 +87,11 @@ func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
-// refreshIfChanged reads the file again if it has changed. It reads a short file before it returns, and a file above
-// 64 KiB in the background. The caller must hold mu. refreshIfChanged unlocks mu, or lets the background goroutine
-// unlock it.
+// refreshIfChanged reads the file again if it has changed. now is the current time. It reads a short file before it
+// returns, and a file above 64 KiB in the background. If reading fails, the old entries remain, and a later check reads
+// again.
+//
+// The caller must hold mu. refreshIfChanged unlocks mu, or lets the background goroutine unlock it.
 func (f *Hosts) refreshIfChanged(now time.Time) {
 	info, err := f.statFile(now)
 	read := func(ctx context.Context) {

@@ -11,8 +11,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A SearchDomains is the search list of a resolv.conf file: the domains that Go's resolver appends to names. The file
-// is read again five seconds after it was last read. A SearchDomains is safe for concurrent use.
+// A SearchDomains is the search list of a resolv.conf file: the domains that Go's resolver appends to names. The method
+// Contains reads the file again if the last read was five seconds ago or earlier. A SearchDomains is safe for
+// concurrent use.
 type SearchDomains struct {
 	path string // the file; empty: there is none, and no search domain
 
@@ -21,14 +22,15 @@ type SearchDomains struct {
 	domains map[string]struct{}
 }
 
-// NewSearchDomains returns the search domains in the file at path. If path is empty, it is the file of the system,
-// which Windows does not have.
+// NewSearchDomains returns the search domains in the file at path. If path is empty, the file is /etc/resolv.conf. On
+// Windows, an empty path means that there are no search domains.
 func NewSearchDomains(path string) *SearchDomains {
 	return &SearchDomains{path: cmp.Or(path, systemConf)}
 }
 
-// Contains reports whether the name of q may result from the search list: it lies below one of the domains. It returns
-// false for the domains themselves.
+// Contains reports whether the name of q lies below one of the search domains. A resolver may then have made the name
+// by appending this domain. The result is false for the domains themselves. now is the current time, which determines
+// whether the file is read again.
 func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	s.mu.Lock()
 	if s.read.IsZero() || now.Sub(s.read) >= checkInterval {
@@ -40,8 +42,9 @@ func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	return n > 0 && n < len(q.Name)
 }
 
-// readSearchDomains returns the search domains in the file at path, by domain.ParseKey. If the file lists none or
-// cannot be read, it returns the domain of this machine's host name, as Go's resolver does.
+// readSearchDomains returns the set of the search domains in the file at path, as keys of domain.LongestMatch. If the
+// file lists none or cannot be read, it returns the domain of this machine's host name, as Go's resolver does. It
+// returns nil if path is empty.
 func readSearchDomains(path string) map[string]struct{} {
 	if path == "" {
 		return nil

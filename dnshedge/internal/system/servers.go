@@ -35,14 +35,18 @@ type Configuration struct {
 	Domains map[string][]netip.AddrPort // servers for the names in a domain only, by domain
 }
 
-// Servers are the DNS servers of the system, from the system itself or from a resolv.conf file. Both are read again
-// when they may have changed. A Servers is safe for concurrent use.
+// Servers are the DNS servers of the system, which the function Ask reports. They come from a resolv.conf file if Ask
+// is nil, reports no servers for all names, or fails without an earlier success.
+//
+// Methods with the parameter now, the current time, read the configuration again if the last check was five seconds ago
+// or earlier. A Servers is safe for concurrent use.
 type Servers struct {
 	Ask  func() (Configuration, error) // asks the system; nil: only the file is read
 	Path string                        // the file, which is read if the system reports no servers; empty: there is none
 	OK   func(addr string) bool        // reports whether a server at a host and port is valid; other servers are omitted
 
-	// Spawn calls f in a goroutine that its owner waits for. It reports false after its owner was closed.
+	// Spawn must call f in a new goroutine and return true, or return false after the owner of the Servers (a Client) was
+	// closed. The owner waits for the goroutine when it is closed.
 	Spawn func(f func(context.Context)) bool
 
 	// The fields above are set before first use and only read after.
@@ -79,7 +83,8 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 }
 
 // Domains returns the servers that only names in certain domains use, such as the domain of a VPN. The keys are the
-// domains, in wire format and lower case. The map is nil if there are none. The caller must not change it.
+// domains, in wire format and lower case. The map is empty or nil if there are none. The caller must not change it. now
+// is the current time.
 func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
 // HasRotateOption reports whether resolv.conf has the option rotate, which asks programs to use the servers in turn,
@@ -90,24 +95,25 @@ func (f *Servers) HasRotateOption() bool {
 	return f.state.rotate
 }
 
-// DefaultServers returns the servers for all names, except names in the domains of Domains, which have servers of their
-// own. If the configuration lists no server, it returns the loopback addresses. It also does so if the file is missing,
-// or the process may not read it.
+// DefaultServers returns the servers for all names, except names for which RouteServers returns other servers. now is
+// the current time. If the configuration lists no server, it returns the loopback addresses. It also does so if the
+// file is missing, or the process may not read it.
 //
 // It returns an error if reading fails for another reason and no earlier read has succeeded. The next call reads again.
-// It returns nil and no error if the owner was closed (Spawn reported false) before the first read.
+// It returns nil and no error if Spawn returned false, because its owner was closed, before the first read.
 func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
 	return k.defaultServers, k.err
 }
 
 // Version returns a number that changes whenever the servers or their order have changed. Callers compare it with an
-// earlier result.
+// earlier result. now is the current time.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// RouteServers returns the servers for the names in one domain, such as that of a VPN: the longest such domain that
-// contains the name of q. The second result is the length of that domain in wire format. If there is no such domain, or
-// f is nil, it returns nil and 0.
+// RouteServers returns the servers for the longest domain that has servers of its own, such as the domain of a VPN, and
+// contains the name of q. The second result is the length of that domain in wire format. now is the current time.
+//
+// If no domain with servers of its own contains the name, or f is nil, it returns nil and 0.
 func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f == nil || f.Ask == nil {
 		return nil, 0
@@ -119,9 +125,11 @@ func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
 // file takes less time, and scutil on a busy machine more.
 const refreshPatience = 10 * time.Millisecond
 
-// latestState returns the latest configuration. If the last check is five seconds old, it starts a goroutine that
-// reads the configuration again. All callers wait for that read for at most 10 ms (refreshPatience), so that
-// questions that arrive together use the same servers. Without a known configuration they wait until the read has
+// latestState returns the latest configuration. If the last check was five seconds before now, the current time, or
+// earlier, it starts a goroutine that reads the configuration again, unless one is running.
+//
+// Callers that come within 10 ms (refreshPatience) of the start of that read wait until the read or the 10 ms end. So
+// questions that arrive together use the same servers. Without known servers, all callers wait until the read has
 // ended.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
@@ -159,8 +167,8 @@ func (f *Servers) latestState(now time.Time) systemState {
 	return f.state
 }
 
-// refreshState reads the configuration again, stores it, and wakes the callers that wait for it. k is the configuration
-// before. If reading fails, the servers in k remain, and the next refresh reads again.
+// refreshState reads the configuration again, stores it, and wakes the callers that wait for it. k is the latest
+// configuration. If reading fails, the servers in k remain, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	all, domains := k.defaultServers, k.domains
 	ok, err := f.readSystemServers(&k)
@@ -186,9 +194,9 @@ func (f *Servers) refreshState(k systemState) {
 	f.reading = nil
 }
 
-// readSystemServers reads the servers of the operating system into k. It returns true if k must be used as it is,
-// without reading the file. That is the case if the system has servers for all names. It is also the case if the system
-// fails now after an earlier success.
+// readSystemServers reads the servers of the operating system into k. An error means that the system failed, and k is
+// then unchanged. The first result is true if the file must not be read in addition: the system has servers for all
+// names, or it fails now after an earlier success.
 //
 // After such a failure the system is probably busy. Servers in the file must then not get names that only some of the
 // system's servers know.
@@ -211,8 +219,7 @@ func (f *Servers) readSystemServers(k *systemState) (bool, error) {
 	return k.defaultServers != nil, nil
 }
 
-// firstValidServers returns the servers of the list that are valid according to OK, at most the first three
-// (maxServers).
+// firstValidServers returns the first three (maxServers) of the servers that the function f.OK accepts.
 func (f *Servers) firstValidServers(servers []netip.AddrPort) (first []Server) {
 	for _, at := range servers {
 		if addr := at.String(); len(first) < maxServers && f.OK(addr) {
@@ -222,9 +229,9 @@ func (f *Servers) firstValidServers(servers []netip.AddrPort) (first []Server) {
 	return first
 }
 
-// readConfig reads the resolv.conf file into k if the file has changed. A file that is missing, or that the process may
-// not read, lists no servers, as in Go's resolver. After any other error k is unchanged, because the cause may be
-// temporary.
+// readConfig reads the resolv.conf file into k, unless k holds the servers of the file and the file has not changed
+// since. A file that is missing, or that the process may not read, lists no servers, as in Go's resolver. After any
+// other error k is unchanged, because the cause may be temporary.
 func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)
 	if err == nil && k.defaultServers != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {

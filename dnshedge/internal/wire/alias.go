@@ -17,11 +17,11 @@ func (q *Query) WithName(name string) *Query {
 // UnresolvedAlias returns the target of the last CNAME record, in wire format, if the response does not resolve it. The
 // caller must then query the target.
 //
-// ok is false in these cases:
+// ok is false if:
 //   - there is no CNAME record;
-//   - the response has records of the question's type, or an SOA record for the target (RFC 2308 §2.2);
-//   - the server is recursive (RA), and has followed the CNAME records itself. Its response without an SOA record means
-//     that the target has no records (NODATA of type 3).
+//   - a.Outcome is not NoData: for example, there are records of the question's type;
+//   - there is an SOA record, so the target has no records (RFC 2308 §2.2);
+//   - the server is recursive (RA), and has followed the CNAMEs itself (NODATA of type 3).
 func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 || a.packed[3]&flagRA != 0 {
 		return "", false
@@ -51,7 +51,10 @@ func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 
 // AppendAliasTarget completes a response with an alias. target is the response for the name that a.UnresolvedAlias has
 // returned. Its answer records are appended to the answer section of a. The other sections, the response code and the
-// outcome become those of target. target does not change. The error means that the result does not fit in a message.
+// outcome become those of target.
+//
+// RA is set. AA and AD remain set only if target has them too. The extended errors of target are added to those of a.
+// target does not change. The error means that the result does not fit in a message.
 func (a *Answer) AppendAliasTarget(target *Answer) error {
 	more, err := unpackMessage(target.packed)
 	if err != nil {

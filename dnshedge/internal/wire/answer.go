@@ -50,8 +50,9 @@ type EDE struct {
 	Text string // extra text for humans; may be empty
 }
 
-// ParseDatagram parses b, the UDP response to q. It returns nil and no error if the response is truncated (TC). In that
-// case, the question must be sent over TCP. q.CheckResponse must have accepted b. b is not retained.
+// ParseDatagram parses b, a UDP response to q that q.CheckResponse has accepted. If the response is truncated (TC), it
+// returns a nil Answer and no error; the question must then be sent over TCP. An error is a *MalformedError. b is not
+// retained.
 func ParseDatagram(b []byte, q *Query) (*Answer, error) {
 	if b[2]&(flagTC>>8) != 0 {
 		return nil, nil
@@ -107,8 +108,8 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 }
 
 // rewriteMessage repairs a response that cannot be stored unchanged. It parses b, the response to q, and packs it again
-// with package dns, without the OPT record. It also drops records that do not belong to the question. foreign is true
-// if there were any (see removeUnrelatedRecords).
+// with package dns, without the OPT record. It also drops answer records that do not belong to the question (see
+// removeUnrelatedRecords). foreign is true if it dropped one of these.
 //
 // q may be nil if the query is unknown. The error means that the response is malformed.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
@@ -156,7 +157,7 @@ func extendedName(code int) string {
 }
 
 // A MalformedError is the error of a response that cannot be parsed. Query.CheckResponse may have accepted that
-// response, because it does not read the records.
+// response, because CheckResponse does not read the records.
 type MalformedError struct{ err error }
 
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
@@ -232,8 +233,8 @@ func hasSameOwner(m []byte, a, b messageRecord) bool {
 	return owner >= 0xc000 && (owner == binary.BigEndian.Uint16(m[a.name:]) || int(owner) == 0xc000+a.name)
 }
 
-// Packed returns the response in wire format, with the ID 0 and without an OPT record. It is the memory of the Answer,
-// so the caller must not modify it.
+// Packed returns the response in wire format, with the ID 0 and without an OPT record. The Answer still uses the
+// returned slice, so the caller must not modify it.
 func (a *Answer) Packed() []byte { return a.packed }
 
 // Rcode returns the response code in the header of the message, from 0 to 15.
@@ -245,8 +246,8 @@ func (a *Answer) IsAuthentic() bool { return a.packed[3]&flagAD != 0 }
 // isTruncated reports whether the flag TC is set, which means that records are missing.
 func (a *Answer) isTruncated() bool { return a.packed[2]&(flagTC>>8) != 0 }
 
-// Question returns the question in wire format: the name in lower case, the type and the class. It is the memory of the
-// Answer, so the caller must not modify it.
+// Question returns the question in wire format: the name in lower case, the type and the class. The Answer still uses
+// the returned slice, so the caller must not modify it.
 func (a *Answer) Question() []byte { return a.packed[HeaderLen : HeaderLen+int(a.questionNameLen)+4] }
 
 // DeniesQuestionName reports whether the response denies the existence of the question's name. It returns false if only
@@ -258,8 +259,11 @@ func (a *Answer) DeniesQuestionName() bool {
 // RecordCount returns the number of records in all sections of the message.
 func (a *Answer) RecordCount() int { return len(a.ttls) }
 
-// Edit changes the message by calling f with the parsed message, and stores the result. If f returns false or Edit
-// returns an error, a does not change. The Outcome does not change. Edit must not be called after LimitTTLs.
+// Edit parses the message of a and calls f, which may change the parsed message. If f returns true, the changed message
+// becomes the message of a. If f returns false, a does not change, and Edit returns nil.
+//
+// Edit returns an error, and does not change a, if the message cannot be parsed, or is too long or invalid after f.
+// Edit never changes a.Outcome. It must not be called after LimitTTLs.
 func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	m, err := unpackMessage(a.packed)
 	if err != nil || !f(m) {
@@ -292,8 +296,8 @@ type ResponseOptions struct {
 	EDE      []EDE         // extended errors to add to those of the Answer
 }
 
-// adjustTTL returns the TTL in seconds that the client gets for the stored TTL t. It subtracts the age of the response,
-// but leaves at least one second of a TTL above 0. A stale response gets the fixed TTL of the field Stale instead.
+// adjustTTL returns the TTL that a client gets for a record with the stored TTL t. Both TTLs are in seconds. It
+// subtracts v.Age, but leaves at least one second of a TTL above 0. If v.Stale is not 0, the result is v.Stale instead.
 func (v *ResponseOptions) adjustTTL(t uint32) uint32 {
 	switch {
 	case v.Stale > 0:
@@ -350,8 +354,12 @@ func (a *Answer) rotateAddresses(m []byte, positions int) {
 
 // Append appends to b the response to q in wire format, adapted as v describes, and returns the extended slice.
 //
-// The response has at most limit bytes; 0 means MaxMsg. If it would be longer, the texts of the extended errors are
-// dropped. If that does not suffice, all records are dropped and the flag TC is set.
+// The response has at most limit bytes; 0 means MaxMsg, the maximum length of a message. If it would be longer, the
+// texts of the extended errors are dropped. If necessary, the extended errors and other EDNS options are dropped as
+// well.
+//
+// If that does not suffice, all records are dropped and the flag TC is set. But with the limit MaxMsg, the OPT record
+// is dropped instead if the response then fits.
 func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte {
 	if limit <= 0 {
 		limit = MaxMsg
@@ -374,7 +382,7 @@ func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte
 }
 
 // SetForwarderFlags sets the flags of the response b to the flags of a forwarder. RA is set, because a forwarder
-// resolves names for its clients. AA is cleared, because it is authoritative for no zone.
+// resolves names for its clients. AA is cleared, because a forwarder is authoritative for no zone.
 func SetForwarderFlags(b []byte) {
 	b[2] &^= flagAA >> 8
 	b[3] |= flagRA

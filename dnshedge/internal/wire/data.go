@@ -14,8 +14,8 @@ func requiresData(typ uint16) bool {
 	return ok && typ != dns.TypeOPT && typ != dns.TypeAPL && typ != dns.TypeNULL
 }
 
-// A dataLayout describes the fields in the data of a record type. The data has fixed bytes, then character strings (RFC
-// 1035 §3.3), then names, and then fixed bytes again. Each of these numbers may be 0.
+// A dataLayout describes the data of a record type as a sequence of four parts: bytes of a fixed number, character
+// strings (RFC 1035 §3.3), names, and again bytes of a fixed number. Each part may be empty.
 type dataLayout struct {
 	before  int  // number of fixed bytes before the strings
 	strings int  // number of character strings
@@ -158,8 +158,8 @@ func wouldChangeSVCB(data []byte) bool {
 // hasCompressedName reports whether the names in data, from the offset off on, include a compressed or malformed name.
 // data must contain only names from off on.
 //
-// It follows no compression pointers, because a HIP record may have thousands of names, none of which may be compressed
-// (RFC 8005 §5).
+// It serves to reject HIP records with compressed names (RFC 8005 §5). A HIP record may have thousands of names, so
+// expanding compressed names could take quadratic time.
 func hasCompressedName(data []byte, off int) bool {
 	for off < len(data) {
 		end, err := skipName(data, off)
@@ -208,11 +208,12 @@ func (l dataLayout) matchesRecord(b []byte, r messageRecord) bool {
 	return off == end || l.more && off < end
 }
 
-// isSelfContained reports whether the data of r certainly contains no compressed name, so that it means the same in
-// another message. It does not examine some rare types, for which it returns false.
+// isSelfContained reports whether the data of r certainly contains no compressed name, so that the data has the same
+// meaning in any message. It does not examine the data of rare types that may contain names, such as KX, HIP and TSIG,
+// and returns false for them.
 //
-// It must only be called for types that are not in dataLayouts. Names in their data must not be compressed (RFC 3597
-// §4), but package dns would accept and expand them.
+// The type of r must not be in dataLayouts. Names in the data of the other types must not be compressed (RFC 3597 §4),
+// but package dns would accept and expand them.
 func isSelfContained(r messageRecord) bool {
 	off := 0
 	switch r.typ {

@@ -83,8 +83,8 @@ func childID(parent uint64, label []byte) uint64 {
 	return maphash.Bytes(nameSeed, b[:8+len(label)])
 }
 
-// ancestorIDs returns the IDs of the name at the offset off of m, and of all domains that contain it, up to the root.
-// Equal names have equal IDs, so a caller can find out whether the name lies in a given domain.
+// ancestorIDs returns the ID of the name at the offset off of m, followed by the IDs of all domains that contain this
+// name, from its parent to the root. A name lies in a domain if and only if these IDs include the ID of the domain.
 func (s *nameIDTable) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {
@@ -97,7 +97,8 @@ func (s *nameIDTable) ancestorIDs(m []byte, off int) []uint64 {
 	}
 }
 
-// A nameLabels is a name as a list of its labels, leftmost first, without the root label.
+// A nameLabels is a name as a list of its labels, leftmost first, without the root label. The labels have no length
+// bytes.
 type nameLabels []labelWithID
 
 // A labelWithID is a label within a name, and the ID of the part of the name that begins with this label.

@@ -65,8 +65,8 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 }
 
 // IsBogus reports whether the response is a DNSSEC validation failure: the code SERVFAIL with an extended error about
-// DNSSEC. For a single name, that is a valid result. A server with a wrong clock or an old trust anchor responds so for
-// all names, including the root.
+// DNSSEC. The cause may be the name, whose signatures are wrong, or the server. A server with a wrong clock or an old
+// trust anchor gives this response for all names, including the root.
 func (a *Answer) IsBogus() bool {
 	return a.Rcode() == dns.RcodeServerFailure && slices.ContainsFunc(a.EDE, EDE.isValidationFailure)
 }

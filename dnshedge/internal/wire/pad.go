@@ -15,9 +15,10 @@ const (
 )
 
 // PadResponse pads the response that begins at b[start], so that its length does not reveal the question, and returns
-// the extended slice. The new length is a multiple of 468 bytes (RFC 8467 §4.1).
+// the extended slice. The new length is a multiple of 468 bytes (RFC 8467 §4.1), or MaxMsg if that is less.
 //
-// The OPT record must be the last record. A response without an OPT record is returned unchanged.
+// The OPT record must be the last record. A response without an OPT record, or without room for the padding option, is
+// returned unchanged.
 func PadResponse(b []byte, start int) []byte {
 	m := b[start:]
 	size := 0

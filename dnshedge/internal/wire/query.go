@@ -63,7 +63,8 @@ var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, S
 // extended errors. It does not retain m.
 //
 // It returns an error for messages that cannot be hedged: zone transfers, signed messages, and queries with records
-// other than OPT.
+// other than OPT. It also returns an error unless m has exactly one question, with a valid name, and at most one OPT
+// record, with the EDNS version 0.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
 	if err := q.SetMessage(m); err != nil {
@@ -72,7 +73,8 @@ func NewQuery(m *dns.Msg) (*Query, error) {
 	return q, nil
 }
 
-// SetMessage does the same as NewQuery, but stores the result in q. Other goroutines must not use q.
+// SetMessage makes q the query for the message m, as NewQuery does with a new Query. It drops the same EDNS options and
+// returns the same errors. After an error, q may have been changed. Other goroutines must not use q.
 func (q *Query) SetMessage(m *dns.Msg) error {
 	if len(m.Question) != 1 {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
@@ -185,9 +187,11 @@ func packName(b []byte, name string) (n int, err error) {
 	return n, err
 }
 
-// WithForwardedOptions returns the query with the EDNS options that a forwarder passes on, which is only the client
-// subnet (RFC 7871). Other options are for the next server only (RFC 6891 §6.2.6). It returns an error if the client
-// subnet is malformed or occurs twice.
+// WithForwardedOptions returns a query without the EDNS options that a forwarder does not pass on. It only keeps the
+// client subnet (RFC 7871), because the other options concern only the server that the client has asked (RFC 6891
+// §6.2.6). It returns q itself if q has no options.
+//
+// It returns an error if the client subnet is malformed or occurs twice.
 func (q *Query) WithForwardedOptions() (*Query, error) {
 	if q.options == nil {
 		return q, nil
@@ -267,8 +271,14 @@ func unpackOptions(b []byte) []dns.EDNS0 {
 	return nil
 }
 
-// ParseQuery parses the message b that a client has sent to a forwarder. It returns an error if b is malformed or
-// cannot be forwarded. b is not retained.
+// ParseQuery parses the message b that a client has sent to a forwarder. Of the EDNS options, it keeps only the client
+// subnet. b is not retained.
+//
+// It returns an error if b is malformed, is a response, or has not exactly one question. It also returns an error if
+// there are two OPT records, an OPT record outside the additional section, two client subnets, or a malformed one.
+//
+// The error is ErrVersion if the EDNS version is not 0, and ErrSigned if there is a TSIG or SIG(0) record. Other
+// records except OPT are an error if the opcode is QUERY and the type is a question type (see IsQuestionType).
 func ParseQuery(b []byte) (*Query, error) {
 	q := new(Query)
 	if err := q.Parse(b); err != nil {
@@ -277,8 +287,9 @@ func ParseQuery(b []byte) (*Query, error) {
 	return q, nil
 }
 
-// Parse is like ParseQuery, but stores the result in q. Other goroutines must not use q. If it returns an error and
-// q.Name is not empty, the caller can respond to the client with q.AppendFailure.
+// Parse parses the message b of a client into q, and returns an error for the messages for which ParseQuery does. If it
+// returns an error and q.Name is not empty, the caller can respond to the client with q.AppendFailure. Other goroutines
+// must not use q. b is not retained.
 func (q *Query) Parse(b []byte) error {
 	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
 		return err
@@ -395,9 +406,11 @@ func (q *Query) WantsRecursion() bool { return q.rd }
 // subnet. The response may depend on them.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
-// IsCacheable reports whether a cache may store the response to the query, and may answer the query. It returns false
-// if the response depends on more than the Key, for example on EDNS options. It also returns false without RD, because
-// the response then depends on the data that the server happens to have.
+// IsCacheable reports whether a cache may store the response to the query, and may answer the query. It returns true
+// for a query with the opcode QUERY, the class IN, a type other than ANY, RD, and no EDNS options for servers.
+//
+// Without RD, the response depends on the data that the server happens to have. EDNS options and the opcode are not
+// part of the cache key, although the response depends on them.
 func (q *Query) IsCacheable() bool {
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
@@ -431,8 +444,10 @@ func (q *Query) AppendKey(b []byte) []byte {
 }
 
 // AppendExchangeKey appends a key to b, and returns the extended slice. Queries with equal keys get the same response
-// from a server, so that one exchange can serve all of them. The key consists of the cache key, the flag RD, and the
-// EDNS options.
+// from a server, so that one exchange can serve all of them. The key consists of the cache key (name in lower case,
+// type, class, DO and CD), the flag RD, and the EDNS options for servers.
+//
+// The opcode of q must be QUERY, because it is not part of the key.
 func (q *Query) AppendExchangeKey(b []byte) []byte {
 	return append(append(q.AppendKey(b), byte(selectFlag(q.rd, 1))), q.options...)
 }
@@ -450,8 +465,9 @@ func SetNameErrorType(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes in place a cache key that SetNameErrorType has changed. If the key is the separate one for the
-// type DS, it becomes the key that all other types share. Any other key stays as it is.
+// ToNonDSKey changes in place a cache key of the response "no such name". The result is the key of that response for
+// all types except DS, even if the key was that for the type DS. The name, the class and the flags in the key do not
+// change.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
 // A PackOptions holds the parts of a message that depend on the transport and not on the question.
@@ -594,8 +610,8 @@ func (q *Query) CheckResponse(b []byte, id uint16) error {
 	return nil
 }
 
-// isQuestionPrefix reports whether b could be the beginning of this question, but is not the whole question. That is
-// the case in a message that was truncated within the question. b is in wire format.
+// isQuestionPrefix reports whether b could be the beginning of the question of q in wire format, but is not the whole
+// question. That is the case in a message that was truncated within the question.
 func (q *Query) isQuestionPrefix(b []byte) bool {
 	if len(b) >= len(q.Name)+4 {
 		return false

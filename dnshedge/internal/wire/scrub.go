@@ -15,7 +15,8 @@ const (
 // §4.3.2). A record belongs to it if its owner is the question's name, or a name to which the aliases of that name
 // lead. DNAME records that apply to these names belong to it as well.
 //
-// m must have been parsed from b. It returns true if it removed a record.
+// b is the message from which m was parsed: names are compared in wire format. The result is true if a record was
+// removed.
 func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false

@@ -10,9 +10,11 @@ import (
 // checkStorable reports whether the response b can be stored unchanged, as nearly all responses can. Otherwise, b must
 // be parsed and packed again by package dns. end is the length of b without a final OPT record.
 //
-// A response can be stored unchanged if it has one question, its records are well-formed, and two conditions hold.
+// A response can be stored unchanged if its opcode is QUERY, it has one question, its records are well-formed, and two
+// conditions hold.
+//
 // First, compression pointers refer only to earlier labels of names, so that changes of TTLs and addresses do not
-// change names. Second, the owner of each record is compressed or the root.
+// change names. Second, the owner of each record is compressed or the root, so that the stored message is short.
 func checkStorable(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
@@ -52,8 +54,10 @@ func checkStorable(b []byte) (end int, ok bool) {
 	return end, ok && err == nil
 }
 
-// isReadableOPT reports whether the EDNS options in data, the data of an OPT record, are well-formed. The caller then
-// need not parse the message with package dns.
+// isReadableOPT reports whether data, the data of an OPT record, consists of complete EDNS options. An extended error
+// must have an info code, and the data of a keepalive option must have 0 or 2 bytes. Other options may have any data.
+//
+// If the result is false, package dns must parse the response. It decides whether the OPT record is malformed.
 func isReadableOPT(data []byte) bool {
 	n := 0
 	for code, o := range eachOption(data) {
@@ -138,8 +142,9 @@ func (s *labelTable) checkRData(b []byte, off int, l dataLayout) (ok bool) {
 	return true
 }
 
-// labelAt returns the label at the offset off of m, and the offset of the next label. If there is a compression pointer
-// at off, it returns the label to which the pointer refers. The root label is empty.
+// labelAt returns the label at the offset off of m, without its length byte, and the offset after it. If there is a
+// compression pointer at off, it returns the label to which the pointer refers, and the offset after that label. The
+// root label is empty, and no label follows it.
 //
 // For invalid names, it may panic or never return. checkStorable must therefore have accepted m, or package dns must
 // have packed it.

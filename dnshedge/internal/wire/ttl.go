@@ -128,8 +128,11 @@ func (r *messageRecord) negativeTTL(m []byte) uint32 {
 	return min(binary.BigEndian.Uint32(m[r.ttl:]), binary.BigEndian.Uint32(r.data[len(r.data)-4:]))
 }
 
-// SubtractTTL subtracts d, in whole seconds, from the TTLs of all records, down to 0. It is for responses that were in
-// an HTTP cache for the time d. It must be called before LimitTTLs.
+// SubtractTTL subtracts d, in whole seconds, from the TTLs of all records, down to 0. It is for responses that were
+// held for the time d, for example in an HTTP cache. In a negative response, it first sets the TTL of the SOA record to
+// the negative TTL (RFC 2308 §5).
+//
+// It must be called before LimitTTLs.
 func (a *Answer) SubtractTTL(d time.Duration) {
 	n := toSeconds(d)
 	if n == 0 {
@@ -147,12 +150,15 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 	}
 }
 
-// HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1). It is the lowest TTL
-// in the answer section, and at most the negative TTL of an SOA record in the authority section, which a negative
-// answer has (RFC 2308 §5).
+// HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1). The result is the
+// lowest of the TTLs in the answer section and the negative TTL of an SOA record in the authority section, which a
+// negative answer has (RFC 2308 §5).
 //
-// It is 0 if b has neither, if b is malformed or truncated, if the response code is NXDOMAIN and there is no SOA
-// record, or if the response code is another failure.
+// The result is 0 in these cases:
+//   - b is malformed or truncated;
+//   - the response code is neither NOERROR nor NXDOMAIN;
+//   - the response code is NXDOMAIN, and there is no SOA record;
+//   - there is neither a record in the answer section nor an SOA record.
 func HTTPMaxAge(b []byte) uint32 {
 	if len(b) < HeaderLen || b[2]&(flagTC>>8) != 0 || b[3]&15 != dns.RcodeSuccess && b[3]&15 != dns.RcodeNameError {
 		return 0
@@ -172,5 +178,5 @@ func HTTPMaxAge(b []byte) uint32 {
 	return age
 }
 
-// toSeconds returns d in whole seconds, but at most the largest valid TTL.
+// toSeconds returns d rounded down to whole seconds, but at most the largest valid TTL. d must not be negative.
 func toSeconds(d time.Duration) uint32 { return uint32(min(d/time.Second, 1<<31-1)) }

@@ -19,12 +19,16 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// unpackMessage is like ParseMsg, but returns an error if the message has a record that ParseMsg would drop. It does
-// not wrap errors in a MalformedError.
+// unpackMessage parses the message b. If package dns cannot parse the data of a record, or would change it, the record
+// becomes a dns.RFC3597, a record of unknown type. Unlike ParseMsg, it drops no records: it returns an error for a
+// malformed record of a type that may contain addresses or compressed names.
+//
+// It does not wrap errors in a MalformedError.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage parses the message b, as ParseMsg describes. drop determines what happens to a malformed record that
-// ParseMsg drops: if drop is true, it is dropped; otherwise readMessage returns an error.
+// readMessage parses the message b for ParseMsg and unpackMessage. drop determines what happens to a malformed record
+// of a type that may contain addresses or compressed names (dataLayouts). If drop is true, the record is dropped;
+// otherwise readMessage returns an error. A malformed OPT record is always an error.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
@@ -140,9 +144,12 @@ func (o ownerNameCache) addOwner(b []byte, off int, name string) {
 // checkRecordData checks whether package dns can represent the data of all records of the message b. isChanged is true
 // if a record lacks required data, or has data that package dns would change.
 //
-// malformed holds the indexes of records whose data does not match the layout of their type. It is empty for opcodes
-// other than QUERY, because an UPDATE has records without data (RFC 2136 §2.4). An error means that b itself is
+// malformed holds the indexes of records of the class IN whose data does not match the layout of their type. The first
+// record of the message has the index 0, and all sections and OPT records count. An error means that b itself is
 // malformed.
+//
+// For opcodes other than QUERY, malformed is empty and missing data does not count, because an UPDATE has records
+// without data (RFC 2136 §2.4).
 func checkRecordData(b []byte) (isChanged bool, malformed []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
