@@ -74,8 +74,8 @@ type accessControl struct {
 	oldLimits map[netip.Addr]*rate.Limiter // limiters of clients that have sent nothing since limits was created
 }
 
-// maxLimits is half of the limit of stored limiters. A sender with more addresses forges them, and gets a new limiter
-// from time to time.
+// maxLimits is the limit of stored limiters in each of the maps limits and oldLimits. A sender with more addresses
+// forges them. It gets a new limiter for an address from time to time.
 const maxLimits = 1 << 15
 
 // allowQuestion reports whether the rate limit of a client permits another question now, and counts the question if so.
@@ -103,8 +103,9 @@ func (a *accessControl) reserveQuestion(at net.Addr) time.Duration {
 	return d
 }
 
-// limiterFor returns the rate limiter of the client with the network address at, and creates it if necessary. Limiters
-// of clients that have sent nothing for a long time are removed.
+// limiterFor returns the rate limiter of the client with the network address at, and creates it if necessary. When the
+// map limits is full (maxLimits), it becomes oldLimits. The limiters of clients that have sent nothing since limits was
+// full before are then removed.
 func (a *accessControl) limiterFor(at net.Addr) *rate.Limiter {
 	client := connlimit.ClientAddress(at)
 	a.mu.Lock()

@@ -25,8 +25,9 @@ type resolver interface {
 // that this package calls, so that programs without validation do not link package dnssec.
 type validator interface{ Stats() observe.RecursorStats }
 
-// newClientParts finds the parts behind the Client c. Its Exchanger may be a resolver, or a validator. A validator may
-// wrap a second Client, which queries the upstream servers. Without one, that Client is c itself.
+// newClientParts finds the parts of a Forwarder by the Exchanger of its Client c, which may be a resolver or a
+// validator. A validator may wrap a second Client, which queries the upstream servers. Without a second Client, c is
+// also the Client for upstream servers.
 func newClientParts(c *dnshedge.Client) clientParts {
 	parts := clientParts{client: c, upstreams: c}
 	switch e := c.Exchanger.(type) {
@@ -43,8 +44,8 @@ func newClientParts(c *dnshedge.Client) clientParts {
 	return parts
 }
 
-// stateStores returns the parts whose state is saved, by the name of the file for it. file is the name of the file for
-// the Client. The other names consist of file and an ending, such as ".upstreams".
+// stateStores returns the parts whose state is saved. The keys of the map are the names of their files. The state of
+// the Client is in file. The names of the other files are file with the ending ".servers" or ".upstreams".
 func (c clientParts) stateStores(file string) map[string]stateStore {
 	all := map[string]stateStore{file: c.client}
 	if c.resolver != nil {

@@ -48,8 +48,8 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// Config configures a Forwarder. Client and at least one address must be set. The values in it must not be changed after
-// New.
+// Config configures a Forwarder. Client must be set, and at least one of Listen, ListenTLS, ListenHTTPS and Listeners
+// must have an element. The values in it must not be changed after New.
 type Config struct {
 	// Client answers the queries. Its Validate must return nil. The Forwarder does not close it.
 	Client *dnshedge.Client
@@ -66,8 +66,8 @@ type Config struct {
 	// protocols are HTTP/1.1 and HTTP/2. It needs a TLSConfig.
 	ListenHTTPS []string
 
-	// Listeners answer clients over protocols of other modules, such as DNS over QUIC. Serve shuts them down. If New fails,
-	// the caller must.
+	// Listeners answer clients over protocols of other modules, such as DNS over QUIC. Serve shuts them down. If New
+	// fails, the caller must shut them down.
 	Listeners []Listener
 
 	// TLSConfig contains the certificate for ListenTLS and ListenHTTPS: see CertificateFiles. The application protocols in
@@ -80,12 +80,14 @@ type Config struct {
 	// Limits limits what clients may use. Nil: DefaultLimits.
 	Limits *Limits
 
-	// StateFile is the name of a file that keeps the cache and the measurements of servers over restarts. New imports it
-	// if it exists, and Serve replaces it when it ends. Its folder must exist and be writable. Empty: nothing is kept.
+	// StateFile is the name of a file that keeps the cache and the measurements of servers over restarts. New imports
+	// it if it exists, and Serve replaces it when it ends. Its folder must exist and be writable. Empty: nothing is
+	// kept.
 	//
-	// There is a second file if the Exchanger of Client is a recursor.Resolver, with the Resolver's data: its name ends with
-	// ".servers". If the Exchanger is a dnssec.Validator that asks another Client, it has that Client's data, and its name
-	// ends with ".upstreams". A file that cannot be imported is ignored, and logged to slog.Default.
+	// If the Exchanger of Client is a recursor.Resolver, a second file keeps the Resolver's data. Its name is StateFile
+	// with the ending ".servers". If the Exchanger is a dnssec.Validator that asks another Client, the second file has
+	// the ending ".upstreams", and keeps that Client's data. A file that cannot be imported is ignored, and logged to
+	// slog.Default.
 	StateFile string
 
 	// ListenMetrics is the address of an HTTP server whose handler is Metrics, for example a MetricsHandler.
@@ -96,20 +98,20 @@ type Config struct {
 	Metrics http.Handler
 }
 
-// Limits limits the questions, connections and sockets of the clients of a Forwarder. No field may be negative. Zero allows
-// none, except in QuestionsPerSecond, where it means no limit.
+// Limits limits the questions and connections of the clients of a Forwarder, and sets the number of its UDP sockets. No
+// field may be negative. Zero allows none, except in QuestionsPerSecond, where it means no limit.
 type Limits struct {
 	// QuestionsPerSecond limits the questions of one client. A client may ask as many at once as in a second, and at
 	// least one. Zero: no limit.
 	QuestionsPerSecond float64
 
-	// Conns limits the connections of all clients: over TCP and TLS together, and separately over HTTPS and those of all
-	// Listeners. When one more arrives, the client with the most connections loses one: see dnshedge.Server.MaxConns. Zero: no connection is
-	// accepted.
+	// Conns limits the connections of all clients. It applies separately to TCP and TLS together, to HTTPS, and to all
+	// Listeners together. When one more connection arrives, the client with the most connections loses one: see
+	// dnshedge.Server.MaxConns. Zero: no connection is accepted.
 	Conns int
 
-	// ConnsPerClient limits the connections of one client to each address of the Forwarder. One more is closed at once.
-	// Zero: no connection is accepted.
+	// ConnsPerClient limits the connections of one client to each address and each Listener of the Forwarder. One more
+	// connection is closed at once. Zero: no connection is accepted.
 	ConnsPerClient int
 
 	// UDPSockets is the number of UDP sockets of each address, among which the kernel distributes clients (SO_REUSEPORT).
@@ -324,7 +326,8 @@ func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(ne
 const shutdownTime = 2 * time.Second
 
 // Serve answers queries until ctx ends or a listener fails. Then it closes the listeners, answers the queries that were
-// received before, and writes StateFile. Queries that take longer than the Client's Timeout and 2 s more get no answer.
+// received before, and writes StateFile. It ends the wait for answers when the Client's Timeout and 2 s more have
+// passed since then. Queries that are still unanswered get no answer.
 //
 // It returns nil if ctx has ended, all queries were answered, and all files were written.
 func (f *Forwarder) Serve(ctx context.Context) error {
@@ -353,9 +356,9 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 	return err
 }
 
-// shutdown closes all listeners, so that no new connections are accepted, answers the queries that were received until
-// ctx ends, and closes all connections. The metrics server ends last. It has a time limit of its own, so that its
-// clients do not delay the DNS answers.
+// shutdown closes all listeners, so that no new connections are accepted. Until ctx ends, it answers the queries that
+// were received before. It then closes all connections. The metrics server ends last. It has a time limit of its own
+// (pageTime), so that its clients do not delay the DNS answers.
 func (f *Forwarder) shutdown(ctx context.Context) error {
 	f.startClosing()
 	errs := make([]error, len(f.https)+1, len(f.https)+len(f.conf.Listeners)+2)

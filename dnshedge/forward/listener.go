@@ -13,8 +13,9 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// listenPackets opens n UDP sockets that share the address at. It opens at most one where the operating system does not
-// distribute clients among sockets (maxSockets). After an error it returns the sockets that were opened before.
+// listenPackets opens n UDP sockets with the same address at, such as "127.0.0.1:53", among which the system
+// distributes clients. Where the system does not distribute clients (maxSockets), it opens at most one socket. After an
+// error it returns the sockets that were opened before.
 func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 	var c net.ListenConfig
 	if n > 1 {
@@ -107,7 +108,7 @@ type limitedConn struct {
 	conns               *clientLimiter // counts the connection
 	client              netip.Addr
 	closed              atomic.Bool     // the connection does not count any more
-	accepted            chan struct{}   // closed when slot is set: it may be needed before; nil: there are no slots
+	accepted            chan struct{}   // closed when slot is set, for closeToFreeSlot; nil: there are no slots
 	slot                *connlimit.Slot // nil: there is none
 	busy                atomic.Bool     // a request is being answered
 	closesAfterResponse atomic.Bool     // the connection is closed after the next response
@@ -144,8 +145,8 @@ func (c *limitedConn) SetWriteDeadline(t time.Time) error {
 	return c.TCPConn.SetWriteDeadline(t)
 }
 
-// Write writes b. After an error all further calls fail at once, because package tls would write again, and wait until
-// another deadline.
+// Write writes b. After an error, all further calls fail at once with net.ErrClosed. Otherwise a later Write of package
+// tls, such as that of an alert, would wait until another deadline.
 func (c *limitedConn) Write(b []byte) (int, error) {
 	if c.writeFailed.Load() {
 		return 0, net.ErrClosed

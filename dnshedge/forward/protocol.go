@@ -44,7 +44,8 @@ func (h *QueryHandler) IsAllowed(client net.Addr) bool {
 // client has Limits.ConnsPerClient connections to this Listener: the new one must then be closed. The caller must call
 // ClientConn.Close when the connection has ended.
 //
-// The address of the client must have been validated, so that nobody can use up the connections of others.
+// The client must have shown that it receives packets at its address, for example by the address validation of QUIC
+// (RFC 9000 §8). Otherwise forged addresses could use up the connections of other clients.
 func (h *QueryHandler) AdmitConn(client net.Addr) (*ClientConn, bool) {
 	c := &ClientConn{handler: h, client: connlimit.ClientAddress(client)}
 	if a, ok := client.(interface{ AddrPort() netip.AddrPort }); ok {
@@ -94,17 +95,17 @@ func (c *ClientConn) Start(leave func(inUse bool)) bool {
 	return true
 }
 
-// Answer answers a query in wire format, and blocks until there is a response: see dnshedge.Server.AnswerQuery. If the
-// result is nil, the caller must close the connection: query is not a query, the client asks too much, or the Forwarder
-// shuts down.
+// Answer answers a query in wire format, and blocks until there is a response: see dnshedge.Server.AnswerQuery. The
+// result is nil if query is not a DNS query, would wait for the rate limit for more than a second, or arrives during
+// the shutdown. The caller must then close the connection.
 func (c *ClientConn) Answer(query []byte) []byte {
 	c.slot.BeginUse()
 	defer c.slot.EndUse()
 	return c.handler.server.AnswerQuery(query, c.addr)
 }
 
-// ServeHTTP answers a request for DNS over HTTPS (RFC 8484). The path is /dns-query; other requests get the status 404, and
-// count against the limits as well.
+// ServeHTTP answers a request for DNS over HTTPS (RFC 8484). The path is /dns-query. Requests for other paths get the
+// status 404. They count against the limits as well.
 func (c *ClientConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.slot.BeginUse()
 	defer c.slot.EndUse()

@@ -20,8 +20,11 @@ type stateStore interface {
 	Import(io.Reader) error
 }
 
-// loadState imports into s the file at path, which saveState has written. If the file does not exist or cannot be
-// imported, s starts without learned state. It returns an error if an existing file cannot be opened.
+// loadState imports the file at path, which saveState has written, into s. It returns an error if the file exists but
+// cannot be opened.
+//
+// If the file does not exist, or its content cannot be imported, s starts without learned state. loadState then returns
+// nil. It logs the error of the import to slog.Default.
 func loadState(s stateStore, path string) error {
 	f, err := os.Open(path)
 	switch {

@@ -139,7 +139,8 @@ func WriteReport(w io.Writer, c *dnshedge.Client) {
 }
 
 // reportSecurity writes one line of WriteReport to w: the results of DNSSEC validation in s. They are the numbers of
-// secure, insecure and bogus answers.
+// secure, insecure and bogus answers, and of responses for which another server was queried because of their
+// signatures.
 func reportSecurity(w io.Writer, s observe.RecursorStats) {
 	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

@@ -36,14 +36,15 @@ var errClosed = fmt.Errorf("grpcnames: Names is closed: %w", net.ErrClosed)
 // NewBuilder returns a Builder whose resolvers look hosts up with n. Several connections and HTTP clients may share n.
 // The Builder is for grpc.WithResolvers or resolver.Register. NewBuilder panics if n is nil.
 //
-// The balancer gets the addresses whenever they change. If it refuses them, it gets them again a second later, then
-// after twice the time, up to a minute. Each refusal also starts a lookup, as ResolveNow does.
+// The balancer gets the addresses whenever they change. If it refuses them, it gets them again after one second, two,
+// four and so on, up to a minute. Each refusal also starts a lookup, as ResolveNow does.
 //
 // As long as no address is known, the balancer gets the errors of the lookups. After that, failed lookups change
-// nothing. When n is closed, the balancer gets an error that wraps net.ErrClosed, with which calls fail if no address
-// is known.
+// nothing. When n is closed, the balancer gets an error that wraps net.ErrClosed. If no address is known then, calls
+// fail with this error.
 //
-// ResolveNow, which gRPC calls when a connection fails, starts a lookup at once, or n's MinTTL after the last lookup.
+// gRPC calls ResolveNow when a connection fails. It starts a lookup at once, or n's MinTTL after the last lookup if
+// that is later.
 func NewBuilder(n *names.Names) resolver.Builder {
 	if n == nil {
 		panic("grpcnames: NewBuilder: Names is nil")
@@ -55,8 +56,8 @@ type builder struct{ n *names.Names }
 
 func (builder) Scheme() string { return Scheme }
 
-// Build starts to watch the target's host. It returns an error if the target has an authority, or lacks a host or a
-// port.
+// Build starts to watch the host of a target, and passes its addresses to cc. The default port is 443. Build returns an
+// error if the target has an authority, no host, or an empty port.
 func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
 	host, port, err := splitTarget(target)
 	if err != nil {
@@ -69,7 +70,8 @@ func (b builder) Build(target resolver.Target, cc resolver.ClientConn, _ resolve
 	return w, nil
 }
 
-// splitTarget returns the host and port of a target, with the default port 443.
+// splitTarget returns the host and port of a target such as hedgedns:///host:port. The default port is 443. It returns
+// an error if the target has an authority, no host, or an empty port.
 func splitTarget(target resolver.Target) (host, port string, err error) {
 	if target.URL.Host != "" {
 		return "", "", fmt.Errorf("grpcnames: target %q has the authority %q; want %s:///host:port", redact.URL(target.URL.String()), target.URL.Host, Scheme)
@@ -99,7 +101,7 @@ type hostWatcher struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	wg         sync.WaitGroup
-	found      chan watchResult // closed when the watch has ended
+	found      chan watchResult // results for updateConn; closed when the watch has ended
 }
 
 // A watchResult is one element of names.Watch: the addresses of the host, or the error of a lookup.

@@ -34,8 +34,8 @@ func (o *defaultClients) getClient() *dnshedge.Client {
 	return c
 }
 
-// hasHostsFile reports whether the hosts file exists. It returns true if that cannot be determined, so that a Client
-// reports the error.
+// hasHostsFile reports whether the hosts file exists. If that cannot be determined, it returns true: a Client that uses
+// the file then reports the error.
 func (o *defaultClients) hasHostsFile() bool {
 	_, err := os.Stat(o.hosts)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -20,13 +20,13 @@ var errNoConn = errors.New("names: Dialer returned neither a connection nor an e
 
 // DialContext connects to address, a host and port. It looks the host up, or uses its stored addresses. It dials the
 // addresses in order until one can be reached. The next dial starts 250 ms after the one before, or at once after a
-// failure. It can be the DialContext of an http.Transport.
+// failure. DialContext can be the DialContext of an http.Transport.
 //
 // The network is tcp or udp, with the suffix 4, 6 or none. With any other network, and if the host is empty or an IP
-// address, Dialer is called directly.
+// address, DialContext calls Dialer without a lookup.
 //
-// If no address can be reached, the error is that of the first address that failed. If the lookup of the host fails, the
-// error is a *net.OpError that wraps a *net.DNSError.
+// If no address can be reached, the error is that of the first address that failed. If the lookup of the host fails,
+// the error is a *net.OpError that wraps a *net.DNSError.
 func (n *Names) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(address)
 	want, other := familiesOf(network, "tcp", "udp")
@@ -145,11 +145,12 @@ func (d *hostDial) contextError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
-// nextAddress returns the address to dial next, or the zero Addr if every known address was dialled. changed is closed
-// when a lookup finds addresses or ends: the caller should then call nextAddress again.
+// nextAddress returns the address to dial next at the present time now. If every known address was dialled, it returns
+// the zero Addr. changed is closed when a lookup of the host publishes addresses or ends. A caller that got the zero
+// Addr should then call nextAddress again.
 //
-// If all addresses have failed, nextAddress also makes a new lookup due. The caller should then wait for changed, at most
-// for the duration wait, and give up if wait is 0 or less.
+// If all dials have failed, nextAddress also makes the next lookup due (expireAddresses). The caller should wait until
+// changed is closed, for at most the duration wait, and then give up. It should give up at once if wait is 0 or less.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
@@ -183,8 +184,9 @@ func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	})
 }
 
-// recordFailure records that the dial r has failed, so that the address is dialled last for a minute. If an earlier
-// dial to the address succeeded, recordFailure also starts a lookup, because the host may have given the address up.
+// recordFailure records that the dial r has failed, so that the address is dialled last for a minute at this port. If
+// the dial before it at this address and port succeeded, the host may have lost the address: recordFailure then also
+// makes the next lookup due (expireAddresses).
 func (d *hostDial) recordFailure(r dialrace.Result) {
 	h := d.h
 	h.n.mu.Lock()
@@ -231,8 +233,10 @@ type connTracking struct {
 }
 
 // trackConn records that hosts, the entries of host names, use the connection c to the address ip. While c is open,
-// they are looked up again, and Drain can close c. The result is a wrapper of c, whose Close removes c from these
-// entries. The caller must hold mu.
+// these hosts are looked up again whenever their TTL ends. If one of them loses ip, the RoundTripper of Drain can close
+// c.
+//
+// The result is a wrapper of c, whose Close removes c from these entries. The caller must hold mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	t := &connTracking{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
@@ -257,12 +261,12 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress adds the connection c, which was dialled by IP address, to the entries of the hosts that use it. The
-// round tripper of Drain can then close it when a host loses the address. If ctx belongs to a request through that round
-// tripper, and the host of the request has the address, only this host uses c. Otherwise every host does for which
-// LookupNetIP has returned ip.
+// trackByAddress adds the connection c, which was dialled by the IP address ip, to the entries of the hosts that use
+// it. If one of them loses the address, the RoundTripper of Drain can close c. The result is the wrapper that trackConn
+// returns, or c itself if no host uses it. The caller must not hold mu.
 //
-// The result is the wrapper that trackConn returns, or c itself if no host has the address.
+// If ctx contains the host of a request (hostContextKey), and this host has the address, only this host uses c.
+// Otherwise c is used by every host for which LookupNetIP has returned ip.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostContextKey{}).(string)
 	n.init()

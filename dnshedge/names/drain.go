@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// closingTime is how long requests close their connections after they start to. It starts when an address is
-	// removed, and again when a request has used a connection to a removed address without closing it.
+	// closingTime is how long requests to a host close their connections. It starts with the first request after the
+	// host has lost an address. It starts again with the first request after another one has used a connection to a
+	// lost address without closing it.
 	closingTime = 2 * time.Second
 
 	// connCloseTime is the time that a connection has to close after a request that closes it. If it is still open then, it
@@ -35,24 +36,26 @@ const (
 	maxResends = 100
 )
 
-// Drain returns a RoundTripper that sends requests by rt, and closes connections to addresses that their host no longer
-// has. The connections of rt must be made by DialContext. Requests that are under way are never disturbed.
+// Drain returns a RoundTripper that sends requests through rt, and closes connections to addresses that their host has
+// lost. A host has lost an address if its last successful lookup did not find it. The connections of rt must be made by
+// DialContext. Requests that are under way are not interrupted.
 //
-// When an address is removed, Drain closes the idle connections of rt; net/http closes those of all hosts. It repeats
-// this after one second, two, four and so on, while there are connections to removed addresses.
+// When a host loses an address with open connections, Names calls the method CloseIdleConnections of rt, if it has one.
+// In net/http it closes the idle connections of all hosts. Names repeats the call after one second, two, four and so
+// on, while there are connections to lost addresses. A panic of the method is dropped.
 //
-// The next requests to the host have Request.Close set. So a busy connection closes after its present request, and an
-// HTTP/2 connection after its last one. An HTTP/1.1 server receives "Connection: close".
+// The next requests to the host have Request.Close set. A connection closes after such a request, and an HTTP/2
+// connection when all its requests have ended. An HTTP/1.1 server receives "Connection: close".
 //
 // Request.Close is not set for requests through a proxy, nor for URLs with a host that is not ASCII. A request whose
 // connection closes before its body was read is sent again.
 //
-// If three lookups within ten minutes find removed addresses again, the host's name servers probably return a part of a
-// larger set each time. Then an address is only drained after it was in no answer for five minutes.
+// If three lookups within ten minutes find lost addresses again, the host's name servers probably return a different
+// part of a larger set each time. Then connections to an address are closed only after it was in no answer for five
+// minutes.
 //
-// Drain must be called once for each rt. rt is an *http.Transport, or wraps one as the transport of package hedge does.
-// Its method CloseIdleConnections is called, if it has one. A panic of that method is dropped, because no caller could
-// recover it. The Names stores rt.
+// Drain must be called once for each rt, which the Names stores. rt is an *http.Transport, or wraps one as the
+// transport of package hedge does.
 func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	n.init()
 	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
@@ -63,8 +66,9 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	return &drainingTransport{n, rt}
 }
 
-// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests by rt. While a host has connections
-// to addresses that it has lost, requests to it close their connection. So new connections go to its present addresses.
+// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests through rt. While a host has
+// connections to addresses that it has lost, requests to this host close their connections. Later requests then use new
+// connections to its present addresses.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
@@ -119,12 +123,12 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return resp, err
 }
 
-// retryableBody lets net/http send a request again whose body can be read only once. An HTTP/2 connection that the
-// server is closing may refuse the request before its body was read. net/http then closes the body, but needs it for
-// another connection (Go 1.26).
+// retryableBody lets a drainingTransport send a request again whose body can be read only once. An HTTP/2 connection
+// that the server is closing may refuse the request before its body was read. net/http (Go 1.26) then closes the unread
+// body, and returns the error cannotRewind.
 //
-// So until RoundTrip returns, Close does nothing to an unread body. The request gets no GetBody, because the
-// RoundTripper that Drain wraps could then send a body again that was already read.
+// So until RoundTrip of the drainingTransport returns, Close does nothing to an unread body. Request.GetBody is not set
+// instead, because rt could call it after the body was read, and would then send an incomplete body.
 type retryableBody struct {
 	io.ReadCloser
 
@@ -154,9 +158,10 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable reports whether a request that failed with err can be sent again with the same original body. That is
-// so if err is net/http's error for a body that cannot be read again (cannotRewind), and the body has not been read. It
-// then detaches b from the original body, for which the next attempt needs a new retryableBody.
+// resetIfRetryable reports whether a request that failed with err can be sent again with the same original body. That
+// is so if err is net/http's error for a body that cannot be read again (cannotRewind), and the body has not been read.
+//
+// If the result is true, b is detached from the original body. The next attempt needs a new retryableBody for it.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
@@ -185,8 +190,12 @@ func (b *retryableBody) recordReturned(err error) {
 }
 
 // decideClosing decides, for a request to the host name, whether its connection must close after it. ok is false if the
-// host has no connections to addresses that it has lost: Drain then does nothing special. Otherwise Drain must call
-// recordUse, and closes is true if the connection must close.
+// host has no connections to addresses that it has lost: the request is then sent unchanged. Otherwise the caller must
+// call recordUse when the request has got its connection.
+//
+// closes is true if the connection must close. It is true for two seconds (closingTime), which the first request after
+// startDraining begins. If recordUse finds that a connection to a lost address stays open, the next request begins them
+// again.
 func (n *Names) decideClosing(name string) (closes, ok bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
@@ -205,8 +214,10 @@ func (n *Names) decideClosing(name string) (closes, ok bool) {
 }
 
 // recordUse records that a request to the host name is sent over the connection c. closes is true if c closes after the
-// request. If c stays open although the host has lost its address, the next request to the host must close its
-// connection, which may be c.
+// request. recordUse does nothing if connections to the remote address of c need not close (shouldDrain).
+//
+// If c stays open although the host has lost the address, the next requests to the host close their connections
+// (closesNext). One of these requests may use c.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -245,11 +256,12 @@ func trackingOf(c net.Conn) *connTracking {
 	}
 }
 
-// shouldDrain reports whether connections to the address a are to be closed, because the host no longer has the address.
-// The caller must hold mu.
+// shouldDrain reports whether connections to the address a are to be closed at the present time now, because the host
+// no longer has the address. The caller must hold mu.
 //
-// If addresses of the host are often removed and return, each answer probably has only a part of them. The result is then
-// true only if a has been absent for five minutes (rotationDelay).
+// If three lookups within ten minutes (removedMemory) have found addresses that were removed before, each answer
+// probably has only a part of the host's addresses. The result is then true only if a has been absent for five minutes
+// (rotationDelay).
 func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	if a.removedAt.IsZero() {
 		return false
@@ -257,9 +269,9 @@ func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// startDraining begins to close the connections to addresses that the host has lost. It closes idle ones, and makes the
-// next requests to the host close their connections. It does nothing if there are no such connections. The caller must
-// hold mu.
+// startDraining begins to close the connections to addresses that the host has lost. now is the present time. It closes
+// idle connections (closeIdleConnsAfter), and makes the next requests to the host close their connections
+// (decideClosing). It does nothing if there are no connections to lost addresses. The caller must hold mu.
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true
@@ -268,9 +280,9 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining determines anew whether the host has connections to drain, that is, to addresses that it has lost. It
-// stores the result in the field draining, and adjusts Names.drainingHosts, the number of such hosts. The caller must
-// hold mu.
+// updateDraining determines again whether the host has connections to drain at the present time now (hasConnsToDrain).
+// It stores the result in the field draining, and adjusts Names.drainingHosts, the number of hosts with connections to
+// drain. The caller must hold mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
@@ -284,8 +296,9 @@ func (h *host) updateDraining(now time.Time) {
 	}
 }
 
-// hasConnsToDrain reports whether the host has an open connection to an address that it has lost. Connections that a
-// request of the last minute closes do not count. The caller must hold mu.
+// hasConnsToDrain reports whether the host has an open connection to an address that it has lost. A connection over
+// which a request with Request.Close was sent in the minute before now (connCloseTime) does not count, because it is
+// probably about to close. The caller must hold mu.
 func (h *host) hasConnsToDrain(now time.Time) bool {
 	for _, a := range h.addrs {
 		if !h.shouldDrain(a, now) {
@@ -300,9 +313,12 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// closeIdleConnsAfter starts a timer that closes the idle connections of all transports that Drain wraps, after the
-// duration d. The timer repeats that at growing intervals, as long as there are connections to addresses that the host
-// has lost. The caller must hold mu.
+// closeIdleConnsAfter starts a timer for the duration d. When it fires, it closes the idle connections of all
+// transports that were passed to Names.Drain. It then starts the next timer, each with twice the interval of the one
+// before (closeIdleInterval).
+//
+// The timer does nothing if the host no longer has connections to addresses that it has lost, or if Names is closed.
+// The caller must hold mu.
 func (h *host) closeIdleConnsAfter(d time.Duration) {
 	stopAndClear(&h.closeIdleTimer)
 	h.closeIdleTimer = time.AfterFunc(d, func() {

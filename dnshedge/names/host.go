@@ -92,9 +92,9 @@ func (a *hostAddress) portHealthOf(port string) *portHealth {
 	return s
 }
 
-// isFailing reports whether dials to a port of the address fail. That is so if a dial has failed within the last minute
-// (failureDuration), and no dial has succeeded since. If port is empty, it reports whether this holds for all stored
-// ports, and is false if none is stored. The caller must hold Names.mu.
+// isFailing reports whether dials to a port of the address fail. That is so if a dial has failed in the minute before
+// now (failureDuration), and no dial has succeeded since. If port is empty, isFailing reports whether all stored ports
+// fail. It returns false if no port is stored. The caller must hold Names.mu.
 func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
@@ -119,8 +119,8 @@ type lookupState struct {
 	published      addressFamilies // families whose results are published
 }
 
-// hasEnoughResults reports whether the lookup has published enough results for a caller that wants the families in want. If
-// all is true, the caller needs the results for all of these families, and otherwise a result for any family.
+// hasEnoughResults reports whether the lookup has published enough results for a caller. If all is true, the caller
+// needs the results of all families in want, and otherwise the result of any family. The caller must hold Names.mu.
 func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	if !all {
 		return !l.first.IsZero()
@@ -128,12 +128,12 @@ func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
 }
 
-// waitDeadline returns when a caller stops waiting for the lookup and uses the addresses that the host already has.
-// That is one second (lookupPatience) after the lookup began. If the host had no addresses then, it is the time limit
-// of the lookup.
+// waitDeadline returns the time at which a caller stops waiting for the lookup and uses the addresses that are known
+// then. It is one second (lookupPatience) after the start of the lookup. If the host had no addresses at the start, it
+// is ten seconds (lookupTimeout) after the lookup got its slot.
 //
-// hasWanted is true if the caller could use these addresses, and waits only because it wants the results of both
-// families. It then stops 50 ms (lookup.ResolutionDelay) after the first result, if that is earlier.
+// hasWanted is true if the host has an address that the caller could use, and the caller waits for the results of all
+// its families. Then the deadline is 50 ms (lookup.ResolutionDelay) after the first result, if that is earlier.
 func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.waitEnd) {
 		return end
@@ -189,8 +189,9 @@ func stopAndClear(t **time.Timer) {
 	}
 }
 
-// armLookupTimer sets the timer that starts the next lookup, at nextLookup. It replaces an earlier timer. It sets none if
-// no connection, dial or watcher uses the host, a lookup is running, or Names is closed. The caller must hold mu.
+// armLookupTimer sets the timer that starts the next lookup at the time nextLookup. now is the present time. It
+// replaces an earlier timer. It sets none if the host has no users (connections, dials or watchers) or was never looked
+// up, a lookup is running, or Names is closed. The caller must hold mu.
 func (h *host) armLookupTimer(now time.Time) {
 	stopAndClear(&h.timer)
 	if h.users == 0 || h.lookup != nil || h.lastLookup.IsZero() || h.n.closed {
@@ -205,8 +206,8 @@ func (h *host) armLookupTimer(now time.Time) {
 	})
 }
 
-// expireAddresses makes the next lookup due before the TTL of the addresses has ended: at once, or MinTTL after the last
-// lookup if that is later. The addresses remain in use. The caller must hold mu.
+// expireAddresses makes the next lookup due before the TTL of the addresses has ended: at the present time now, or
+// MinTTL after the start of the last lookup if that is later. The addresses remain in use. The caller must hold mu.
 func (h *host) expireAddresses(now time.Time) {
 	due := h.lastLookup.Add(h.n.minTTL())
 	if due.Before(now) {
@@ -218,16 +219,16 @@ func (h *host) expireAddresses(now time.Time) {
 	}
 }
 
-// startLookupIfDue starts a lookup if the TTL of the addresses, or the delay after a failed lookup, has ended. The
-// caller must hold mu.
+// startLookupIfDue starts a lookup if it is due at the present time now. It is due if the TTL of the addresses, or the
+// delay after a failed lookup, has ended, or if the host was never looked up. The caller must hold mu.
 func (h *host) startLookupIfDue(now time.Time) {
 	if !now.Before(h.nextLookup) {
 		h.startLookup(now)
 	}
 }
 
-// startLookup starts a lookup in a new goroutine. It does nothing if a lookup is running or Names is closed. The caller
-// must hold mu.
+// startLookup starts a lookup in a new goroutine, at the present time now. It does nothing if a lookup is running or
+// Names is closed. The caller must hold mu.
 func (h *host) startLookup(now time.Time) {
 	if h.lookup != nil || h.n.closed {
 		return
@@ -272,9 +273,11 @@ func hasAddresses(both [2]*lookup.FamilyResult) bool {
 	return slices.ContainsFunc(both[:], func(f *lookup.FamilyResult) bool { return f != nil && len(f.Addrs) > 0 })
 }
 
-// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It keeps the slot for at most one
-// second, so that slow lookups do not delay those of other hosts. If no caller waits for the lookup any more when the
-// slot is free, runLookup does nothing.
+// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It releases the slot after at most
+// one second (slotTime), even if the lookup takes longer. So slow lookups do not delay lookups of other hosts.
+//
+// If no caller waits for the lookup any more when a slot is free, runLookup does nothing. If ctx ends before, because
+// Names is closed, the lookup ends without results.
 func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -308,10 +311,11 @@ func (h *host) beginLookup(l *lookupState) bool {
 	return true
 }
 
-// lookupBothFamilies performs a lookup. It queries the IPv4 and IPv6 addresses of the host at the same time, and publishes both
-// results together. If one result is more than 50 ms late (RFC 8305 §3), the other is published before.
+// lookupBothFamilies performs a lookup. It queries the IPv4 and IPv6 addresses of the host at the same time, and
+// publishes both results together (publishResults). If the second result is more than 50 ms late (RFC 8305 §3), the
+// first result is published without it.
 //
-// If the host has no addresses yet, an IPv6 result is published at once.
+// If the host has no addresses yet, and the IPv6 result arrives first, it is published at once.
 func (h *host) lookupBothFamilies(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -354,8 +358,9 @@ func (h *host) queryFamily(ctx context.Context, typ uint16, r *lookup.FamilyResu
 	r.Addrs, err = lookup.LookupAddrs(ctx, h.n.exchanger(), h.name, typ)
 }
 
-// publishResults makes the results of a lookup the addresses of the host, and wakes waiting callers. Index 0 is IPv4,
-// and index 1 is IPv6.
+// publishResults makes the results of a lookup the addresses of the host, and wakes the goroutines that wait for them.
+// both contains the results for IPv4 and IPv6, in this order. A result that has not arrived yet is nil. The caller must
+// not hold mu.
 //
 // A family whose result is nil or an error keeps its addresses. If neither result has addresses, nothing changes. So
 // NXDOMAIN for one family does not remove the addresses of that family if the other family has addresses (RFC 4074
@@ -410,9 +415,9 @@ func (h *host) publishResults(both [2]*lookup.FamilyResult) {
 	h.notifyWatchers()
 }
 
-// replaceAddresses replaces the addresses of a family by addrs. It records which addresses are removed, and which
-// removed addresses are back. It returns true if the set of addresses has changed. If only the order differs, the old
-// order remains. The caller must hold mu.
+// replaceAddresses replaces the addresses of a family (0 for IPv4, 1 for IPv6) by addrs, at the present time now. It
+// records which addresses are removed, and which removed addresses are back. It returns true if the set of addresses
+// has changed. If only the order differs, the old order remains. The caller must hold mu.
 func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
@@ -445,8 +450,9 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 	return changed
 }
 
-// trimAddresses forgets addresses that were removed ten minutes ago (removedMemory) and have no connections. If
-// there are more than 256 addresses (maxAddrs), it forgets removed addresses earlier. The caller must hold mu.
+// trimAddresses removes the state of addresses that the host lost at least ten minutes before now (removedMemory) and
+// that have no connections. If more than 256 addresses are stored (maxAddrs), it removes all lost addresses without
+// connections, except for those lost just now. The caller must hold mu.
 func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {
@@ -462,14 +468,16 @@ func (h *host) dropAddress(ip netip.Addr) {
 	h.n.returned.removeHost(ip, h)
 }
 
-// notifyWatchers wakes all goroutines that wait for a result of a lookup. The caller must hold mu.
+// notifyWatchers wakes all goroutines that wait for a result of the host's lookups: in waitForLookup, hostDial.runDial
+// and Names.Watch. The caller must hold mu.
 func (h *host) notifyWatchers() {
 	close(h.changed)
 	h.changed = make(chan struct{})
 }
 
-// endLookup records the end of the running lookup, whose results for IPv4 and IPv6 are both. It stores the lookup's error
-// if there is no address, schedules the next lookup, and wakes the waiting callers.
+// endLookup records the end of the running lookup, schedules the next lookup, and wakes the goroutines that wait. both
+// contains the results for IPv4 and IPv6. If neither has an address, endLookup stores the error of the lookup. The
+// caller must not hold mu.
 func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -526,10 +534,11 @@ func (h *host) retryDelay() time.Duration {
 }
 
 // computeExpiry returns the time at which the addresses in the results expire: that of the family whose TTL ends first.
-// TTLs are raised to MinTTL and lowered to MaxTTL.
+// It returns the zero time if the results have no addresses. TTLs are raised to MinTTL and lowered to MaxTTL.
 //
-// A TTL below MinTTL is raised to one second only, if one of the two TTLs before was at least MinTTL. It is then probably
-// the remaining TTL in a server's cache. computeExpiry stores the TTLs for this comparison.
+// If one of the last two TTLs of a family was at least MinTTL, a TTL below MinTTL is probably the remaining TTL in a
+// server's cache. It is raised only to one second (minRemainingTTL). computeExpiry stores the TTLs for this comparison.
+// The caller must hold mu.
 func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.Addrs) == 0 {
@@ -552,8 +561,9 @@ func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	return expiry
 }
 
-// selectError returns the error of a lookup that found no address. If one family failed and the other has no addresses,
-// it returns the error of the failed family, which may have addresses.
+// selectError returns the error of a lookup that found no address. It prefers an error other than "not found", because
+// the family that failed may have addresses. If both families failed in this way, it returns the error for IPv4. If no
+// query failed, the result is a "not found" error.
 func (h *host) selectError(both [2]*lookup.FamilyResult) error {
 	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {
@@ -568,8 +578,8 @@ func (h *host) selectError(both [2]*lookup.FamilyResult) error {
 }
 
 // orderAddresses returns the host's addresses of the families in want, in the order in which they are dialled at a
-// port. Addresses whose last dial failed come last. If port is empty, these are the addresses whose stored ports all
-// fail.
+// port. Addresses that fail at the port come last (hostAddress.isFailing). If port is empty, addresses that fail at all
+// stored ports come last.
 //
 // Addresses are sorted by RFC 6724, but the families alternate, beginning with the family of the best address (RFC 8305
 // §4). Equal addresses of a family are rotated by rotation positions, so that dials are distributed. The caller must

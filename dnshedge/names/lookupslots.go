@@ -21,13 +21,13 @@ const (
 // it.
 type lookupSlots chan struct{}
 
-// exchangerSlots limits how many lookups through one Exchanger run at a time. Hosts without known addresses (new) and
-// hosts with known addresses have separate slots, so that neither delays the other.
+// exchangerSlots limits how many lookups through one Exchanger run at a time. Hosts without known addresses (newHosts)
+// and hosts with known addresses (knownHosts) have separate slots, so that neither delays the other.
 type exchangerSlots struct{ newHosts, knownHosts lookupSlots }
 
-// newExchangerSlots returns the limits for lookups through the Exchanger x: one number of slots for hosts without known
-// addresses, and the same number for hosts with known addresses. It is an eighth of MaxInFlight if x is a Client with
-// that field set, and otherwise 256.
+// newExchangerSlots returns the slots for lookups through the Exchanger x. Hosts without known addresses and hosts with
+// known addresses have the same number of slots. It is an eighth of MaxInFlight, at least one, if x is a Client with
+// that field set, and otherwise 256 (maxLookups).
 func newExchangerSlots(x dnshedge.Exchanger) exchangerSlots {
 	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {

@@ -75,11 +75,12 @@ const (
 
 var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 
-// Names stores the addresses of hosts. The zero value is ready for use and asks the servers of the system. Its fields
-// must not be changed after first use. Names is safe for concurrent use.
+// Names looks up the addresses of hosts, stores them, and connects to hosts: see the package comment. The zero value is
+// ready for use, with the DNS servers of the system. The fields must not be changed after first use. Names is safe for
+// concurrent use.
 //
-// Hosts are complete names: search domains are not used. Case and a final dot do not matter. In addition to hosts with
-// open connections, Names stores 1024 hosts, with 65,536 addresses in all. It removes the least recently used hosts
+// Host names are complete: search domains are not used. Case and a final dot do not matter. In addition to the hosts
+// that are in use, Names stores 1024 hosts, with 65,536 addresses in all. It removes the least recently used hosts
 // first.
 type Names struct {
 	// Exchanger answers the DNS questions, for example a *dnshedge.Client. If it panics, the lookup fails. Nil: a
@@ -90,9 +91,11 @@ type Names struct {
 	// connection nor an error, the dial to the address fails.
 	Dialer dnshedge.Dialer
 
-	// MinTTL is the shortest time between two lookups of a host, and raises shorter TTLs. Values below 5 s, including
-	// zero, mean 5 s. A TTL that is shorter than MinTTL and than the TTL before is the remaining TTL in a server's
-	// cache. It is raised to a second only.
+	// MinTTL is the shortest time between two lookups of a host with addresses, and raises shorter TTLs. Values below
+	// 5 s, including zero, mean 5 s.
+	//
+	// If one of the two previous TTLs of an address family was at least MinTTL, a shorter TTL is the remaining TTL in a
+	// server's cache. It is raised to a second only.
 	MinTTL time.Duration
 
 	// MaxTTL lowers longer TTLs. Zero: an hour. A value below MinTTL means MinTTL.
@@ -104,7 +107,7 @@ type Names struct {
 	own           *defaultClients // used if Exchanger is nil; otherwise nil
 	wg            sync.WaitGroup  // lookups, and sweeps of idle connections
 	drainingHosts atomic.Int64    // number of hosts with connections to be drained
-	slots         exchangerSlots  // limits the lookups at a time
+	slots         exchangerSlots  // limits how many lookups run at a time
 
 	mu          sync.Mutex // guards the fields below, and all hosts
 	closed      bool
@@ -152,14 +155,16 @@ func (n *Names) maxTTL() time.Duration {
 	return max(n.MaxTTL, n.minTTL())
 }
 
-// LookupNetIP returns the addresses of a host, in the order in which they would be dialled. The network is ip, ip4 or
-// ip6. The error of a failed lookup is a *net.DNSError. With this method Names is a hedge.Resolver.
+// LookupNetIP returns the addresses of a host, in the order in which DialContext would dial them. The network is ip,
+// ip4 or ip6. The error of a failed lookup is a *net.DNSError. With this method, Names is a hedge.Resolver.
 //
-// A connection that DialContext makes to a returned address is treated like a connection to the host's name. While it
-// is open, the host is looked up again, and Drain closes it if the host loses the address.
+// A connection that DialContext makes to a returned address counts as a connection to the host. While it is open, Names
+// looks the host up again whenever its TTL ends. If the host loses the address, the RoundTripper that Drain returns
+// closes the connection.
 //
-// If several hosts have the address, the connection belongs to the host of its request, if the request was sent through
-// Drain. Otherwise it belongs to the eight hosts that were looked up last.
+// If LookupNetIP has returned the address for several hosts, a connection that is dialled for a request through that
+// RoundTripper belongs to the host in the request's URL. Any other connection belongs to all of these hosts, at most to
+// the last eight.
 func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	want, err := familiesOf(network, "ip")
 	if err != nil {
@@ -191,11 +196,11 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 	return addrs, nil
 }
 
-// Watch yields the addresses of a host, and yields them again whenever they change, in the order in which they would
-// be dialled. As long as no address is known, it yields the *net.DNSError of each failed lookup. The next lookup
-// starts a second later, and then after twice the time, up to a minute.
+// Watch yields the addresses of a host, in the order in which DialContext would dial them, and yields them again
+// whenever they change. As long as no address is known, it yields the *net.DNSError of each failed lookup. The lookup
+// is then repeated after one second, two, four and so on, up to a minute.
 //
-// The sequence ends with ctx and with Close.
+// The sequence ends when ctx ends or Close is called.
 func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, error] {
 	return func(yield func([]netip.Addr, error) bool) {
 		if ctx.Err() != nil {
@@ -283,13 +288,13 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// acquireKnownHost returns the state of a host that has known addresses. It starts a lookup if the host has none, or if
-// their TTL has ended. If all is true, it waits for the results of all families in want, and otherwise for those of any
-// family.
+// acquireKnownHost returns the state of a host that has known addresses. It starts a lookup if the host has no
+// addresses, or if their TTL has ended, and waits for it. If all is true, it waits for the results of all families in
+// want, and otherwise for any result. The host may lack addresses of these families.
 //
-// If the host has addresses already, it waits at most one second (lookupPatience), and not at all if the lookup before
-// failed. It returns an error if no address is known, Names is closed, or ctx ends. Otherwise the caller must call
-// releaseHost.
+// If the host has addresses already, acquireKnownHost waits at most one second (lookupPatience), and not at all if the
+// previous lookup failed. It returns an error if Names is closed, or if no address is known at the end of the lookup or
+// of ctx. Otherwise the caller must call releaseHost.
 func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.awaitHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
@@ -299,9 +304,12 @@ func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressF
 	return h, err
 }
 
-// awaitHost returns the host with known addresses, after waiting for a lookup if necessary: see acquireKnownHost, which
-// calls it and has the same parameters. Only the error at the end of ctx differs: it may be that of the last lookup, or
-// errClosed.
+// awaitHost starts a lookup of a host if necessary, waits for it, and returns the host if it then has known addresses.
+// If all is true, it waits for the results of all families in want, and otherwise for any result. The comment of
+// acquireKnownHost says how long it waits.
+//
+// If ctx ends before an address is known, the error is that of the last lookup, or errClosed. acquireKnownHost replaces
+// it by the cause of ctx.
 func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -351,8 +359,9 @@ func (n *Names) acquireHost(name string) *host {
 	return h
 }
 
-// addUnusedHost adds a host that no connection, dial or watcher uses to the list of unused hosts. If the list has too
-// many hosts or addresses, the least recently used hosts are removed from memory.
+// addUnusedHost adds a host that no connection, dial or watcher uses to the list of unused hosts. If the list then has
+// more than 1024 hosts (maxUnusedHosts) or 65,536 addresses (maxUnusedAddrs), the least recently used hosts are removed
+// from memory.
 //
 // A host without known addresses is removed from memory at once. The caller must hold mu.
 func (n *Names) addUnusedHost(h *host) {

@@ -21,7 +21,8 @@ type returnedAddresses struct {
 type hostContextKey struct{}
 
 // addHost records that LookupNetIP has returned the address ip for the host h. Eight hosts are stored for an address
-// (maxHostsOfAddress): one more replaces the host that was looked up the longest time ago. The caller must hold mu.
+// (maxHostsOfAddress). A further host replaces the host for which LookupNetIP has not returned the address for the
+// longest time. The caller must hold mu.
 func (g *returnedAddresses) addHost(ip netip.Addr, h *host) {
 	hosts := g.hosts[ip]
 	if len(hosts) > 0 && hosts[len(hosts)-1] == h {

@@ -136,8 +136,9 @@ func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	return sources
 }
 
-// setSources stores the source addresses of connections to the host's addresses addrs, by which RFC 6724 orders them. If
-// sources lacks an address, the old source remains, and determineSources tries again later. The caller must hold mu.
+// setSources stores the source address of connections to each address in addrs, by which RFC 6724 orders the addresses.
+// sources maps the host's addresses to their source addresses. If sources lacks an address, its stored source remains,
+// and determineSources tries again later. Addresses that the host does not have are ignored. The caller must hold mu.
 func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr) {
 	for _, ip := range addrs {
 		a := h.addrs[ip]

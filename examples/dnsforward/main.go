@@ -47,7 +47,9 @@ func main() {
 	}
 }
 
-// run answers queries, as the arguments of a command line say, until a signal or -for ends it.
+// run starts a forwarder with the configuration in args, the arguments of a command line. It answers queries until the
+// process gets SIGTERM or an interrupt, the time of the flag -for has passed, or a listener fails. Then it prints the
+// statistics. The flags are defined in flags.
 func run(flags *flag.FlagSet, args []string) error {
 	o, err := parseOptions(flags, args)
 	if err != nil {
@@ -81,7 +83,7 @@ func run(flags *flag.FlagSet, args []string) error {
 	return err
 }
 
-// options is the configuration of a forwarder, with the values of the flags that are not in it.
+// options is the configuration of a forwarder, and the values of the flags that have no field in it.
 type options struct {
 	forward.Config
 	resolver               *recursor.Resolver             // used with recursive
@@ -93,7 +95,9 @@ type options struct {
 	last                   time.Duration
 }
 
-// parseOptions defines the flags, parses the arguments of a command line, and completes the Config.
+// parseOptions defines the flags in flags, and parses args, the arguments of a command line. It returns the complete
+// configuration of the forwarder, with its clients, certificate and addresses. It returns an error for invalid flags,
+// and for a certificate that cannot be read.
 func parseOptions(flags *flag.FlagSet, args []string) (*options, error) {
 	client := &dnshedge.Client{Cache: new(dnshedge.Cache), SpecialUse: dnshedge.SpecialUseForwarder, Routes: make(map[string]dnshedge.Exchanger)}
 	limits := forward.DefaultLimits()
@@ -166,7 +170,8 @@ func (o *options) defineFlags(flags *flag.FlagSet) {
 	flags.Func("insecure", "`domain` whose signatures are not checked, for -recursive and -validate; may be repeated", appendTo(&o.resolver.Trust.Insecure, parseDomain))
 }
 
-// addRoute adds the server in "domain=server" to the servers of the domain. Without a server it adds only the domain.
+// addRoute parses s, "domain=server". It adds the server to the servers that are asked for names in the domain. If s
+// has no server ("domain="), names in the domain are asked as all other names are.
 func (o *options) addRoute(s string) (err error) {
 	domain, server, ok := strings.Cut(s, "=")
 	if !ok || domain == "" {
@@ -180,7 +185,9 @@ func (o *options) addRoute(s string) (err error) {
 	return err
 }
 
-// addStub adds the address in "domain=address" to the stub servers of the domain.
+// addStub parses s, "domain=address". The address is an IP address, with a port or with the default port 53. addStub
+// adds it to the servers of a stub zone, the domain. The resolver queries them instead of the servers in the domain's
+// delegation.
 func (o *options) addStub(s string) error {
 	domain, server, _ := strings.Cut(s, "=")
 	at, err := netip.ParseAddrPort(server)
@@ -194,7 +201,7 @@ func (o *options) addStub(s string) error {
 	return nil
 }
 
-// addAnchors adds the trust anchors in a file.
+// addAnchors adds the trust anchors in the file at path: root-anchors.xml, or DS and DNSKEY records.
 func (o *options) addAnchors(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -206,6 +213,7 @@ func (o *options) addAnchors(path string) error {
 	return err
 }
 
+// parseDomain returns s if it is a domain name, and otherwise an error.
 func parseDomain(s string) (string, error) {
 	if _, ok := dns.IsDomainName(s); !ok || s == "" {
 		return "", errors.New("want a domain")
@@ -253,7 +261,9 @@ func (o *options) checkFlags(flags *flag.FlagSet) (err error) {
 	return err
 }
 
-// configureClients completes the clients from the flags, and adds the pages about them for -metrics.
+// configureClients completes the Client of the forwarder from the flags. It creates the further Clients that the flags
+// -validate and -route need. With the flag -metrics, it also creates the handler of /metrics and /debug/hedge, which
+// serves the statistics of the clients.
 func (o *options) configureClients() {
 	c := o.Client
 	if o.forwardSpecial {
