@@ -9,14 +9,15 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Addresses returns the servers for a name, as strings that ExchangeContext accepts as its address. The servers are
-// Upstreams, or else the system's servers, followed by Fallback.
+// Addresses returns the servers that the Client queries for a name, as addresses for ExchangeContext. They are
+// Upstreams, or the operating system's servers if Upstreams is empty, followed by Fallback. If the system's servers
+// cannot be read, the result has only Fallback.
 //
-// It returns nil if Exchanger is set, if a field is invalid, or if the system's servers cannot be read. It also returns
-// nil for a name in Routes, and for a name in a domain for which the system has separate servers: no other server may
-// see these names.
+// It returns nil if Exchanger is set, if a field or the name is invalid, or if the file Hosts cannot be read. It also
+// returns nil for a name in a domain of Routes, or in a domain for which the operating system has separate servers: no
+// other server may see these names.
 //
-// A dnssec.Validator asks these servers in turn when an answer is bogus.
+// A dnssec.Validator queries these servers in turn when an answer is bogus.
 func (c *Client) Addresses(name string) []string {
 	core, err := c.init()
 	if err != nil || c.Exchanger != nil {

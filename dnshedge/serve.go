@@ -13,11 +13,15 @@ import (
 
 var _ dns.Handler = (*Client)(nil)
 
-// ServeDNS answers r, so that a Client is a dns.Handler. The response code of a message that is not answered is:
+// ServeDNS answers the message r of a DNS client, so that a Client is a dns.Handler. If it has no answer, the response
+// code is:
 //
-//   - SERVFAIL, with an extended error (RFC 8914), if the question has no answer;
-//   - FORMERR or NOTIMP if the message is not a question, has records other than OPT, or has a type that no data can
-//     have (RFC 6895);
+//   - SERVFAIL, with an extended error (RFC 8914), if no server responds, too many questions wait, or the Client has an
+//     invalid field or cannot read its hosts file;
+//   - NOTIMP if the opcode is not QUERY;
+//   - FORMERR if r is malformed, has not exactly one question, has records other than OPT, or asks for a type that no
+//     data can have (RFC 6895);
+//   - BADVERS for another EDNS version than 0 (RFC 6891);
 //   - REFUSED for zone transfers and signed messages (TSIG, SIG(0)).
 //
 // Over UDP, a response is truncated if it is longer than the client accepts, or longer than 1232 bytes (RFC 9715). If w
@@ -26,10 +30,11 @@ var _ dns.Handler = (*Client)(nil)
 // At most twice MaxInFlight questions wait at a time over UDP, and as many over streams, including questions that are
 // equal. When one more question comes, a waiting question gets SERVFAIL.
 //
-// Over UDP it is the oldest question of the domain with the most questions. Over other protocols, where addresses
-// cannot be forged, it is the oldest question of the client with the most questions.
+// Over UDP it is the oldest question of the domain with the most questions. The domain of a question is the last two
+// labels of its name. Over other protocols, where addresses cannot be forged, it is the oldest question of the client
+// with the most questions.
 //
-// A Client with an invalid field answers SERVFAIL: call Validate before serving.
+// Call Validate before serving, to find an invalid field or an unreadable hosts file.
 //
 // The response is written with w.Write if w is a dns.Server's own writer. Otherwise it is written with w.WriteMsg,
 // which middleware overrides.
@@ -69,9 +74,11 @@ type messageBuffer struct {
 
 var messageBuffers = sync.Pool{New: func() any { return &messageBuffer{b: make([]byte, 0, 2048)} }}
 
-// appendResponse answers the message r of a DNS client from the cache or with an error code, if no server must be
-// queried. It appends the response in wire format to b, and returns the result as out, with a nil ask. Otherwise ask is
-// the question for the servers, and limit the maximum length of the response in bytes.
+// appendResponse answers the message r of a DNS client, if an error code or a cached answer suffices. It appends the
+// response in wire format to b, and returns the extended slice as out, and a nil ask.
+//
+// Otherwise ask is the question that the caller must answer, and out is b. limit is then the maximum length of the
+// response in bytes.
 //
 // q is memory for the parsed query, which the caller may reuse after the call. w is only used for the client's address.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
@@ -101,8 +108,9 @@ func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r
 	return b, &own, limit
 }
 
-// rcodeForMessage checks whether a client's message may be forwarded. It returns success if so, and otherwise the
-// response code with which to reject the message.
+// rcodeForMessage returns NOERROR if a client's message may be forwarded. Otherwise it returns the response code with
+// which to reject the message. It checks the opcode, the number of questions, the type of the question, and whether
+// there is a TSIG signature.
 func rcodeForMessage(r *dns.Msg) int {
 	switch {
 	case r.Opcode != dns.OpcodeQuery:
@@ -115,8 +123,9 @@ func rcodeForMessage(r *dns.Msg) int {
 	return rcodeForType(r.Question[0].Qtype)
 }
 
-// rcodeForType checks whether a question of type t may be forwarded. It returns success if so, and otherwise the
-// response code with which to reject the question.
+// rcodeForType returns NOERROR if a question of type t may be forwarded. Otherwise it returns the response code with
+// which to reject the question. It is REFUSED for zone transfers (AXFR, IXFR), and FORMERR for other types that no data
+// can have (RFC 6895 §3.1).
 func rcodeForType(t uint16) int {
 	switch {
 	case t == dns.TypeAXFR || t == dns.TypeIXFR:
@@ -127,7 +136,8 @@ func rcodeForType(t uint16) int {
 	return dns.RcodeSuccess
 }
 
-// rcodeForParseError returns the response code for a query whose parsing failed with err.
+// rcodeForParseError returns the response code for a query whose parsing failed with err: BADVERS for an unknown EDNS
+// version, REFUSED for a signed message, and FORMERR for any other error.
 func rcodeForParseError(err error) int {
 	switch {
 	case errors.Is(err, wire.ErrVersion):
@@ -139,7 +149,8 @@ func rcodeForParseError(err error) int {
 }
 
 // appendRefusal appends to b, in wire format, a response that rejects the message r. The response has the given
-// response code and no records, except an OPT record if r has one.
+// response code and no records, except an OPT record if r has one. If the question cannot be packed, the response has
+// only a header, with FORMERR.
 func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	m := new(dns.Msg)
 	m.SetRcode(r, code)
@@ -154,8 +165,9 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	return append(b, out...)
 }
 
-// appendResult appends the response to q to b in wire format, with at most limit bytes. It is the answer in r, or
-// SERVFAIL with an extended error (RFC 8914) if r has an error.
+// appendResult appends the response to q to b in wire format, and returns the extended slice. The response is the
+// answer in r, or SERVFAIL with an extended error (RFC 8914) if r has an error. An answer that is longer than limit
+// bytes is truncated: the response has no records, and the flag TC.
 func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	if r.err == nil {
 		return appendForwarderResponse(b, q, r.answer, r.view, limit)
@@ -170,16 +182,17 @@ func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 }
 
-// appendResponse appends the cached answer to b in wire format, as the response to q, and returns the extended slice. The
-// response has at most limit bytes. The cached entry must not be a failure without a response.
+// appendResponse appends the cached answer to b in wire format, as the response to q, and returns the extended slice. A
+// response of more than limit bytes is truncated. f must contain a response: the cache also stores errors of questions
+// without a response, and f must not be one of them.
 func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
 	a, view, _ := f.toAnswer(q)
 	return appendForwarderResponse(b, q, a, view, limit)
 }
 
-// appendForwarderResponse appends a response to q with the answer a to b in wire format. view says how the answer is
-// presented, for example with which TTLs. The flags are those of a forwarder (RA, not AA). The response has at most limit
-// bytes.
+// appendForwarderResponse appends a response to q with the answer a to b in wire format, and returns the extended
+// slice. view says how the answer is presented, for example with which TTLs. The flags are those of a forwarder (RA,
+// not AA). A response of more than limit bytes is truncated.
 func appendForwarderResponse(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
 	start := len(b)
 	b = a.Append(b, q, view, limit)

@@ -26,7 +26,7 @@ const (
 	defaultIdleTimeout  = 10 * time.Second
 	defaultWriteTimeout = 5 * time.Second
 
-	maxPipelined = 128                  // questions of one connection that are in flight
+	maxPipelined = 128                  // limit of the questions in flight of one connection
 	batchSize    = 32                   // datagrams that one system call reads or writes
 	batchBuffer  = 4096                 // bytes of a datagram that are read; the rest is lost
 	readPause    = 5 * time.Millisecond // pause after a socket or listener has failed
@@ -83,8 +83,9 @@ type Server struct {
 	// connection is closed at once.
 	MaxConns int
 
-	// IdleTimeout limits the time that a connection may be idle: no question waits for its answer, and no byte arrives.
-	// Zero: 10 s.
+	// IdleTimeout limits the time until the next query of a connection has arrived, including the TLS handshake before
+	// the first query. A connection whose questions wait for answers stays open for longer, unless it has received a
+	// part of the next query. Zero: 10 s.
 	IdleTimeout time.Duration
 
 	// WriteTimeout limits the time that a client may take to read a response, together with the responses before it.
@@ -158,9 +159,11 @@ func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	return true
 }
 
-// unregisterCloser undoes registerCloser and closes c, a socket, listener or connection that is no longer served. listens
-// must have the same value as at registerCloser. mu is not held while c is closed, because a client can delay the closing
-// of a TLS connection.
+// unregisterCloser undoes registerCloser and closes c, a socket, listener or connection that is no longer served.
+// listens is true for a listener or UDP socket, and false for a connection of a client, as in the call of
+// registerCloser.
+//
+// mu is not held while c is closed, because a client can delay the closing of a TLS connection.
 func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
@@ -180,9 +183,11 @@ type handledMessage struct {
 	drop        bool   // the message gets no response
 }
 
-// handleMessage parses a client's message m, and decides whether to reply, to ignore it, or to query the servers. If no
-// server must be queried, it appends the reply to b. The reply has at most limit bytes, and over UDP at most as many as
-// the client accepts.
+// handleMessage parses a client's message m, and decides whether to reply at once, to ignore m, or to query the
+// servers. An error code or a cached answer is appended to b as the reply, in wire format.
+//
+// The reply has at most limit bytes. A limit below wire.MaxMsg means that m is a datagram. Then the reply has at most
+// as many bytes as the client accepts.
 //
 // from is the client's address. q is memory for the parsed query, which the caller may reuse after the call.
 func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
@@ -226,8 +231,8 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 	return handledMessage{Query: &own, core: core}
 }
 
-// admitQuery asks the function Admit how to handle a query of the client with the address from. If Admit panics, it logs
-// the panic and returns Ignore.
+// admitQuery asks the function Admit, which must be set, how to handle a query of the client with the address from. If
+// Admit panics, it logs the panic and returns Ignore.
 func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -240,8 +245,9 @@ func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	return s.Admit(from)
 }
 
-// appendHeaderOnlyResponse appends a response without a question section, for a message m that could not be parsed. The response
-// has an OPT record if the message has one (RFC 6891 §6.1.1), with the same DO bit (RFC 3225 §3).
+// appendHeaderOnlyResponse appends a response with the given response code and without a question section to b. It is
+// for a message m whose question cannot be parsed, or whose opcode is not QUERY. The response has an OPT record if m
+// has one (RFC 6891 §6.1.1), with the same DO bit (RFC 3225 §3).
 func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 	b = append(b, m[0], m[1], 0x80|m[2]&0x79, rcode)
 	b = append(b, make([]byte, wire.HeaderLen-4)...)
@@ -255,14 +261,17 @@ func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 }
 
 // ServePacket answers the datagrams that pc receives, until Shutdown. Then it returns ErrServerClosed, and Shutdown
-// closes pc. Several sockets of one address (SO_REUSEPORT) may be served at a time, so that each uses a processor of
-// its own.
+// closes pc. It also returns an error if the Server is invalid, and then closes pc, or if pc was closed. After other
+// errors of pc it continues.
+//
+// Several sockets of one address (SO_REUSEPORT) may be served at a time, so that each uses a processor of its own.
 //
 // On Linux a response is sent from the address that received the query, even if pc listens on all addresses. On other
 // systems, listen on each address.
 //
 // At most twice Client.MaxInFlight questions wait at a time, including questions that are equal. When one more question
-// comes, the oldest question of the domain with the most questions gets no response.
+// comes, the oldest question of the domain with the most questions gets no response. The domain of a question is the
+// last two labels of its name.
 func (s *Server) ServePacket(pc net.PacketConn) error {
 	if err := s.startServing(pc); err != nil {
 		return err
@@ -305,8 +314,10 @@ func (s *Server) readPackets(pc net.PacketConn) error {
 }
 
 // answerPacket answers the question of a datagram in a goroutine that Shutdown waits for, and calls write with the
-// response. If the queue of waiting questions is full, the oldest question of the domain with the most questions gets
-// no response.
+// response. If the queue of waiting questions is full, one waiting question gets no response: the oldest question of
+// the domain with the most questions. The domain is the last two labels of the name.
+//
+// After Shutdown has stopped the reading of datagrams, answerPacket does nothing.
 func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,8 +390,8 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 	}
 }
 
-// replyControlMessage returns the control message that makes the kernel send a response from the address to which the query was
-// sent. oob is the control message of the query. The result is nil if oob has no such address.
+// replyControlMessage returns the control message that makes the kernel send a response from the address to which the
+// query was sent. oob is the control message of the query. The result is nil if oob has no such address.
 func replyControlMessage(oob []byte) []byte {
 	var c6 ipv6.ControlMessage
 	if c6.Parse(oob) == nil && c6.Dst != nil {
@@ -435,10 +446,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopAcceptingQueries makes the Server stop reading, for Shutdown. It closes the listeners. Sockets and connections may
-// be read for 100 ms more, so that queries received before Shutdown are answered.
+// stopAcceptingQueries makes the Server stop reading, for Shutdown. It closes the listeners. Sockets and connections
+// may be read for 100 ms more, so that queries received before Shutdown are answered.
 //
-// received is true if there are UDP sockets. Shutdown must then wait for their last queries.
+// received is true if there are UDP sockets. Shutdown must then wait for these 100 ms before it waits for the last
+// answers.
 func (s *Server) stopAcceptingQueries() (received bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,9 +20,11 @@ import (
 )
 
 // Serve answers the queries on connections that ln accepts, until Shutdown, and closes ln. It then returns
-// ErrServerClosed. Up to 128 questions of a connection are answered at a time, and their responses may be out of order
-// (RFC 7766 §6.2.1.1). Over TLS, responses to queries with EDNS are padded to multiples of 468 bytes (RFC 7830, RFC
-// 8467).
+// ErrServerClosed. It also returns an error if the Server is invalid, if ln is closed, or if Accept returns an error
+// that is no net.Error. It continues after other errors, for example if too many files are open.
+//
+// Up to 128 questions of a connection are answered at a time, and their responses may be out of order (RFC 7766
+// §6.2.1.1). Over TLS, responses to queries with EDNS are padded to multiples of 468 bytes (RFC 7830, RFC 8467).
 //
 // At most twice Client.MaxInFlight questions of all connections wait at a time, including questions that are equal.
 // When one more question comes, the oldest question of the client with the most questions gets SERVFAIL. A client is an
@@ -51,7 +53,9 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// startConn serves a connection in a new goroutine, or closes it if the limit of connections is reached.
+// startConn serves a connection in a new goroutine. If MaxConns connections are open, another connection loses its
+// place, and startConn may wait until one has closed. It closes conn instead if no connection may lose its place to
+// conn (see MaxConns), if too many calls wait, or after Shutdown.
 func (s *Server) startConn(conn net.Conn) {
 	_, usesTLS := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
@@ -78,7 +82,7 @@ func (s *Server) startConn(conn net.Conn) {
 }
 
 // A serverConn is one connection of a DNS client over TCP or TLS. Its goroutine reads queries, and further goroutines
-// answer those that the cache cannot answer.
+// answer the queries that the cache cannot answer.
 type serverConn struct {
 	net.Conn
 	s           *Server
@@ -98,8 +102,9 @@ type serverConn struct {
 	drainDuration time.Duration // time spent reading them
 }
 
-// stopReading makes the connection end after its present responses, because the limit of connections is reached and a new
-// connection needs its place. No more questions are read. inUse is true if questions are being answered.
+// stopReading makes the connection end after its present responses. No more questions are read. It is called when a new
+// connection needs the place of this connection, because MaxConns is reached, or when the TLS handshake has failed.
+// inUse is true if questions are being answered.
 func (c *serverConn) stopReading(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -107,8 +112,9 @@ func (c *serverConn) stopReading(inUse bool) {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
-// serveAfterHandshake performs the TLS handshake, and starts serveQueries in a new goroutine: the handshake grows the
-// stack of its goroutine, which would stay large. The handshake and the first query together may take IdleTimeout.
+// serveAfterHandshake performs the TLS handshake, and then starts serveQueries in a new goroutine: the handshake grows
+// the stack of its goroutine, which would stay large. The handshake and the first query together may take IdleTimeout.
+// After a failed handshake, serveQueries only closes the connection.
 func (c *serverConn) serveAfterHandshake() {
 	ready := false
 	defer func() { // also if a callback of the TLS configuration calls runtime.Goexit
@@ -129,6 +135,8 @@ func (c *serverConn) serveAfterHandshake() {
 // idleTimeout returns the effective IdleTimeout: the field, or 10 s if it is zero.
 func (s *Server) idleTimeout() time.Duration { return cmp.Or(s.IdleTimeout, defaultIdleTimeout) }
 
+// serveQueries reads and answers queries until the connection ends. It then waits for the last responses, drains the
+// input and closes the connection.
 func (c *serverConn) serveQueries() {
 	s := c.s
 	defer c.slot.Release()
@@ -151,7 +159,8 @@ func (c *serverConn) serveQueries() {
 }
 
 // answerMessage answers the message m of the client with the address from: at once, or in a new goroutine of wg if the
-// cache has no answer. It returns false if the connection must be closed.
+// cache has no answer. It returns false if the connection must be closed: m is not a query, Admit has returned Ignore,
+// or the response could not be written.
 func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) bool {
 	p := messageBuffers.Get().(*messageBuffer)
 	defer messageBuffers.Put(p)
@@ -172,11 +181,12 @@ func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) 
 	return err == nil
 }
 
-// answerQuery answers a question in a new goroutine of wg and returns true. If too many questions of all streams are
-// being answered, it does nothing and returns false. The caller must respond with SERVFAIL in that case.
+// answerQuery answers a question in a new goroutine of wg and returns true. Before that it waits while 128 questions of
+// this connection (maxPipelined) are being answered. If streams already have four times Client.MaxInFlight questions,
+// it does nothing and returns false. The caller must then respond with SERVFAIL.
 //
-// A question counts until its response is written, even if a newer question has displaced it from the queue. So clients
-// that do not read responses use no more memory than others.
+// A question counts until its response is written, even if a newer question has displaced it from the queue of waiting
+// questions. So clients that do not read responses use no more memory than others.
 func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	s := c.s
 	c.waiting <- struct{}{}
@@ -205,14 +215,17 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	return true
 }
 
-// AnswerQuery answers a query in wire format, which a client has sent over a connection of a protocol that Serve does
-// not know. It blocks until there is a response. Admit, the limits and the order of waiting questions are those of
-// Serve, so client must not be a *net.UDPAddr.
+// AnswerQuery answers a query m in wire format, which a client has sent over a connection of a protocol that Serve does
+// not know. It blocks until there is a response. A response to a query with EDNS is padded (RFC 8467).
 //
-// A response to a query with EDNS is padded (RFC 8467).
+// It calls Admit with client, the client's address. client must not be a *net.UDPAddr, because that type stands for
+// datagrams there.
 //
-// The result is nil if the connection must be closed without a response: m is not a query, Admit has returned Ignore, or
-// Shutdown was called. Shutdown waits for questions that were asked before.
+// The query shares the limits of the queries that Serve reads: at most twice Client.MaxInFlight questions wait at a
+// time. When one more question comes, the oldest question of the client with the most questions gets SERVFAIL.
+//
+// The result is nil if the connection must be closed without a response: m is not a query, Admit has returned Ignore,
+// Client is nil, or Shutdown has stopped the answering of queries. Shutdown waits for questions that were asked before.
 func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 	if !s.tryBeginAnswer() {
 		return nil
@@ -235,7 +248,8 @@ func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 }
 
 // tryBeginAnswer registers a question that AnswerQuery is about to answer, so that Shutdown waits for it, and returns
-// true. It returns false if the question must not be answered: Client is nil, or Shutdown was called.
+// true. It returns false if the question must not be answered: Client is nil, or Shutdown already waits for the last
+// answers.
 func (s *Server) tryBeginAnswer() bool {
 	s.init()
 	s.mu.Lock()
@@ -252,8 +266,8 @@ func (s *Server) tryBeginAnswer() bool {
 const queryBufferSize = 288
 
 // readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2). The message is valid until the next call.
-// readMessage returns an error if the connection has been idle for IdleTimeout. A connection with questions in flight is
-// not idle.
+// readMessage returns an error if the message has not arrived within IdleTimeout. While questions of the connection
+// wait for answers, it waits for longer for the first byte.
 func (c *serverConn) readMessage() ([]byte, error) {
 	const prefix = 2
 	var head []byte
@@ -296,9 +310,11 @@ func (c *serverConn) readMessage() ([]byte, error) {
 	return m[prefix:], nil
 }
 
-// setReadDeadline sets the deadline for reading the next message: after the duration idle, or, after Shutdown, in 100 ms
-// (receivedTime), which is enough for queries received before. It returns ErrServerClosed if no more messages may be
-// read: after stopReading, and after Shutdown when drainBytes or drainTime is used up.
+// setReadDeadline sets the deadline for reading the next message: after the duration idle, or, after Shutdown, in 100
+// ms (receivedTime), which is enough for queries received before.
+//
+// It returns ErrServerClosed if no more messages may be read. That is the case after stopReading. It is also the case
+// after Shutdown, when 256 KiB (drainBytes) were read since, or reading has taken 1 s (drainTime).
 //
 // A TLS connection also writes while it reads, for example in answer to a KeyUpdate (RFC 8446 §4.6.3). So it gets the
 // same deadline for writing, unless a response is being written, which has its own.
@@ -333,8 +349,8 @@ func (c *serverConn) lockWriting() {
 	_ = c.SetWriteDeadline(deadline)
 }
 
-// unlockWriting ends the exclusive right to write that lockWriting has given. On a TLS connection it also sets a new
-// write deadline, because TLS may write while the connection is read.
+// unlockWriting ends the exclusive right to write that lockWriting has given. TLS may also write while the connection
+// is read. So on a TLS connection unlockWriting sets a new write deadline: IdleTimeout from now.
 func (c *serverConn) unlockWriting() {
 	if c.usesTLS {
 		_ = c.SetWriteDeadline(time.Now().Add(c.s.idleTimeout()))
@@ -342,8 +358,11 @@ func (c *serverConn) unlockWriting() {
 	<-c.writing
 }
 
-// padResponse pads the DNS message in b if the connection uses TLS, because TLS does not hide the length. The message
-// begins after the two bytes of the length prefix, which padResponse does not change: writeResponse sets it.
+// padResponse pads the DNS message in b to a multiple of 468 bytes (RFC 8467), and returns the extended slice. It does
+// so only if the connection uses TLS, because TLS does not hide the length, and if the message has an OPT record.
+//
+// The message begins after the two bytes of the length prefix, which padResponse does not change: writeResponse sets
+// it.
 func (c *serverConn) padResponse(b []byte) []byte {
 	if c.usesTLS {
 		return wire.PadResponse(b, 2)
@@ -351,8 +370,9 @@ func (c *serverConn) padResponse(b []byte) []byte {
 	return b
 }
 
-// writeResponse writes a response. The first two bytes of b are reserved for the length prefix. The caller must have
-// called lockWriting. If the client does not read the response in time, the connection is closed.
+// writeResponse writes the response in b. It stores the length prefix in the first two bytes of b, which precede the
+// message. The caller must have called lockWriting. If writing fails, for example because the client does not read the
+// response before the write deadline, writeResponse closes the connection and returns the error.
 func (c *serverConn) writeResponse(b []byte) error {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	_, err := c.Conn.Write(b)
@@ -364,11 +384,14 @@ func (c *serverConn) writeResponse(b []byte) error {
 	return err
 }
 
-// drainInput reads and discards input before the connection is closed, so that the client receives the last responses. If
-// a socket is closed with unread input, the kernel resets the connection, and the responses may be lost.
+// drainInput reads and discards input before the connection is closed, so that the client receives the last responses.
+// If a socket is closed with unread input, the kernel resets the connection, and the responses may be lost.
 //
-// It does nothing if the client has closed its sending side, or no response was written recently. If this side cannot
-// close its own sending side alone (CloseWrite), it reads for 100 ms only.
+// It first closes this side's sending direction (CloseWrite). It then reads until the client closes its side, at most
+// 256 KiB (drainBytes) and for at most 1 s (drainTime). For a connection without CloseWrite the time is 100 ms.
+//
+// It does nothing if the client has closed its sending side, if no response was written in the last second, or if
+// stopReading was called for an idle connection.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
 	idle := c.stopped && !c.wasInUse

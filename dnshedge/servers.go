@@ -24,12 +24,12 @@ import (
 type clientServers struct {
 	conf      *Client
 	pool      *group.Pool                      // all servers, and the state that they share
-	group     group.Servers                    // the Upstreams; empty: the system's servers are asked
+	group     group.Servers                    // the Upstreams; empty: the operating system's servers are queried
 	fallback  group.Servers                    // the Fallback
 	system    *system.Servers                  // nil if there are Upstreams or an Exchanger
 	upstreams []Upstream                       // Upstreams and Fallback
 	dialing   *dialConfig                      // how connections to upstreams are made
-	udpSize   int                              // longest datagram that servers may send
+	udpSize   int                              // longest datagram that servers may send, in bytes
 	timeout   time.Duration                    // limit of a question
 	spawn     func(func(context.Context)) bool // starts a goroutine that Client.Close waits for
 	count     *counters
@@ -54,8 +54,9 @@ func (s *clientServers) init() (err error) {
 	return err
 }
 
-// acquireSystemServers returns the states of the operating system's DNS servers, and creates missing ones. It returns an
-// error if a server is invalid or the Client is closed.
+// acquireSystemServers returns the states of the operating system's DNS servers, in their order, and creates missing
+// ones. The Client keeps the states for at least 30 s after the last call for the servers. It returns an error if a
+// server is invalid or the Client is closed.
 func (s *clientServers) acquireSystemServers(servers []system.Server) (group.Servers, error) {
 	ups := make([]Upstream, len(servers))
 	for i, server := range servers {
@@ -74,8 +75,11 @@ func systemUpstream(server system.Server) Upstream {
 }
 
 // acquireServers returns the states of the servers for upstreams, in their order, and creates missing ones. Equal
-// upstreams result in one server, because a failover to the same server is useless. The Client keeps the states at least
-// as long as use says.
+// upstreams result in one server, because a failover to the same server is useless. It returns an error if an upstream
+// is invalid or the Client is closed.
+//
+// use determines how long the Client must keep each state: permanently, for at least 30 s after the last call, or until
+// pool.Release.
 func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
 	for _, up := range ups {
 		known, err := s.acquireServer(up, use)
@@ -90,8 +94,10 @@ func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out gro
 }
 
 // acquireServer returns the state of the server for an upstream, such as its measured latencies, and creates it if
-// necessary. The Client keeps that state at least as long as use says. acquireServer returns an error if the upstream is
-// invalid or the Client is closed.
+// necessary. It returns an error if the upstream is invalid or the Client is closed.
+//
+// use determines how long the Client must keep the state. It is permanently, for at least 30 s after the last call
+// (group.UseForQuestions), or until the caller passes the server to pool.Release (group.UseOnce).
 func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.GetOrCreateServer(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
@@ -107,11 +113,12 @@ func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Serv
 	})
 }
 
-// findServerByAddress returns the server for an address that a caller of ExchangeContext has given: a host and port, or a
-// string that ParseUpstream accepts. If the string is equal to the String of an Upstream of this Client, that Upstream's
-// server is returned.
+// findServerByAddress returns the server for an address that a caller of ExchangeContext has given. The address is a
+// string that ParseUpstream accepts, or a host name with an optional port, for a server over UDP. If it is equal to the
+// String of an Upstream of this Client, that Upstream's server is returned.
 //
-// The caller must release the server (pool.Release) after use.
+// It returns an error if the address is invalid or the Client is closed. The caller must pass the server to
+// pool.Release after use.
 func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
 	if i := slices.IndexFunc(s.upstreams, func(up Upstream) bool { return up.String() == address }); i >= 0 {
 		return s.acquireServer(s.upstreams[i], group.UseOnce)
@@ -158,8 +165,9 @@ type systemError struct {
 func (e *systemError) Error() string { return fmt.Sprintf("dnshedge: %s: %v", e.from, e.err) }
 func (e *systemError) Unwrap() error { return e.err }
 
-// isStrict reports whether the servers are queried in their given order (OrderStrict), and not in the order of their
-// round trip times.
+// isStrict reports whether the servers are queried in their given order, and not in the order of their round trip
+// times. That is the case with OrderStrict. With OrderAuto, it is the case for the operating system's servers, unless
+// resolv.conf has the option rotate.
 func (s *clientServers) isStrict() bool {
 	switch s.conf.Order {
 	case OrderStrict:
@@ -171,12 +179,12 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute sends q to the Exchanger or servers of its route. Without a route these are the Client's Exchanger, or
-// the servers for all names and the fallback servers. It repeats queries to unavailable servers (see
-// retryUntilAvailable).
+// resolveByRoute sends q to its Exchanger, if it has one: the Exchanger of its route, or else the Client's. Otherwise
+// it sends q to servers: the operating system's separate servers for q's domain, or else the servers for all names and
+// the fallback servers. It repeats queries to servers that are briefly unavailable.
 //
-// explore may be true only if no caller waits for the answer. Then any server of the group may be queried first, so
-// that its latency is measured.
+// explore may be true only if no caller waits for the answer. Then any of the servers for all names may be queried
+// first, so that its latency is measured.
 func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore bool) *result {
 	if q.exchanger != nil {
 		return s.resolveByExchanger(ctx, q)
@@ -189,16 +197,20 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore 
 	})
 }
 
-// retryUntilAvailable calls ask, which queries the servers. It repeats the call while servers refuse or end connections,
-// or report overload, because they may be restarting. It does not repeat the call if another server gave an answer that
-// is not truncated.
+// retryUntilAvailable calls ask, which queries the servers, and returns its result. It pauses and calls ask again while
+// the result is an error that a restarting server may cause: the server refuses or ends connections, or reports
+// overload. A response is returned at once, even if it is a failure. A message with another opcode than QUERY is not
+// repeated.
 //
-// It pauses between the calls, at first 200 ms and then twice as long each time. A pause is at most half of the remaining
-// time, unless a server requires a longer one. It returns the last result when a server has been unavailable for as long
-// as Timeout, or no time remains for a pause.
+// A truncated response from a server that refuses the TCP connection is an error, too. ask is then called again if a
+// server has refused connections.
 //
-// If q may be the reason for the end of a connection, q is repeated over a connection of its own, maxConnEndRepeats times
-// at most.
+// The first pause is 200 ms, and each further one is twice as long. A pause is at most half of the remaining time. The
+// time ends with ctx, or Timeout after the servers began to refuse connections. A longer pause that a server requires
+// (Retry-After) has precedence. The last result is returned if no time remains for a pause.
+//
+// If q may be the reason for the end of a connection, q is repeated over a connection of its own, at most 8 times
+// (maxConnEndRepeats).
 func (s *clientServers) retryUntilAvailable(ctx context.Context, q question, ask func(q question) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
@@ -249,7 +261,8 @@ func waitForDuration(ctx context.Context, d time.Duration) bool {
 }
 
 // resolveWithSystemChanges queries the operating system's servers. If the system has other servers before there is an
-// answer, it queries those. This change shows that the network has changed, so the old servers may be unreachable.
+// answer, it queries the new servers. This change shows that the network has changed, so the old servers may be
+// unreachable.
 //
 // If explore is true, any server may be queried first, to measure its latency.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
@@ -280,9 +293,12 @@ func (s *clientServers) resolveWithVersion(ctx context.Context, q question, expl
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce queries the servers for q's name, group after group, and starts the probes that are due. The operating
-// system's servers are those at the time of the call. If explore is true, any server of a group may be queried first, to
-// measure its latency.
+// resolveOnce queries the servers for q's name, group after group, and returns the result. It uses the list of the
+// operating system's servers as it is at the time of the call. It also starts probes of servers that are silent,
+// failing or not measured recently.
+//
+// If explore is true, any of the servers for all names may be queried first, to measure its latency. With a strict
+// order, explore has no effect.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.RouteServers(q.Query, time.Now())
 	if q.isRouted = named != nil; q.isRouted {
@@ -311,13 +327,19 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes sends probes in the background to servers of g and fallback servers that are silent or failing, to find out
-// whether they work again. Unless strict is set, it also measures servers of g without a recent response. first is the
-// server to which the caller sends q itself.
+// startProbes sends probes in the background to silent or failing servers, to find out whether they work again. It does
+// so for g, the servers for q's name, and for the fallback servers. It sends none if all these servers are silent, or
+// if there is only one.
 //
-// A probe asks for q's name only at a server that may receive q even if first works. At the other servers it asks for
-// other names: at first, at the fallback servers after first, and at all servers of g with strict or if first is a
-// fallback server. Servers that are down and precede first get q from probeDownServers.
+// strict says that the servers of g are queried in their order. Otherwise startProbes also measures servers of g
+// without a recent response. first is the server to which the caller sends q itself.
+//
+// A probe may ask for q's name only at a server that may see this name even if first answers:
+//
+//   - another server of g, if first is in g and strict is false;
+//   - a fallback server before first, if first is a fallback server.
+//
+// The other probes ask for other names. Servers that are down and would precede first get q from probeDownServers.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now, forGroup, isFallback := time.Now(), q, !slices.Contains(g, first)
 	if strict || isFallback {
@@ -345,12 +367,15 @@ type queryTier struct {
 	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// newQueryTiers divides the servers for q into tiers: groups of servers that are queried one after the other. First comes
-// g, the servers for all names: as one tier, or, with strict, as one tier for each server, in their order. The fallback
-// servers follow, one tier each. But if all servers of g are down, they come first.
+// newQueryTiers divides the servers for q into tiers: groups of servers that are queried one after the other. First
+// comes g, the servers for all names. They are one tier. If strict is true, each of them is a tier of its own, in the
+// order of g, and servers that are down come last.
 //
-// Fallback servers that are silent, because their last queries had no response, are omitted, except the last one. If all
-// are silent, only one of them is kept.
+// Each fallback server is a tier of its own. The fallback tiers follow the tiers of g, but if all servers of g are
+// down, they precede the tiers of g.
+//
+// A fallback server is silent if its last three queries had no response. Silent fallback servers are omitted, except
+// the last server of the list. If all fallback servers are silent, only the least recently used one is kept.
 func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -387,9 +412,9 @@ func newSingleServerTiers(g group.Servers) []queryTier {
 	return tiers
 }
 
-// probeDownServers sends q in the background to servers that are down, to find out whether they work again. These servers
-// would be queried before the first group of servers (tier) if they were not down. Other servers get no q, because they
-// may not learn its name yet.
+// probeDownServers sends q in the background to servers that are down, to find out whether they work again. It does so
+// only for servers that would precede the first of the tiers (groups of servers) if they were not down. The other
+// servers of later tiers may see q's name only if the first tier fails or is late.
 func probeDownServers(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -410,13 +435,13 @@ func countTimeShares(tiers []queryTier) (n int) {
 	return n
 }
 
-// errServersChanged cancels a question to servers that the system's configuration does not name any more.
+// errServersChanged cancels a question to servers that the operating system's configuration no longer names.
 var errServersChanged = errors.New("dnshedge: the system has other servers now")
 
 // errOtherAnswered cancels a question to a late tier after a later tier has answered.
 var errOtherAnswered = errors.New("dnshedge: another server answered first")
 
-// finalTimeFraction says that no answer is held back in the last twentieth of the time.
+// finalTimeFraction says that no answer is held back in the last twentieth of the time for a question.
 const finalTimeFraction = 20
 
 // maxTierPatience limits two times: how long a tier is asked alone, and how long it holds back the answer of a later
@@ -429,8 +454,8 @@ const recheckInterval = 200 * time.Millisecond
 // queryTiersOnce queries groups of servers (tiers) one after the other, and returns the best result, even if it is a
 // failure.
 //
-// A message with another opcode than QUERY, such as an update, may not be safe to repeat. It goes to the next tier only
-// if it could not be sent to the tier before.
+// A message with another opcode than QUERY, such as an update, may not be safe to repeat. The next tier gets this
+// message only if the error proves that it has reached no server of the tier before.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []queryTier) (r *result) {
 	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
@@ -448,14 +473,14 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 }
 
 // queryTiersInOrder queries groups of servers (tiers) one after the other, and returns the best result. The next tier
-// starts when the tier before has failed, is down, or has used its share of the time. The earlier tier may still answer
-// then, and its answer has precedence.
+// starts when the current tier has failed, is down, or has used its share of the time. The current tier may still
+// answer after that, and its answer has precedence over answers of later tiers.
 //
-// An answer of a later tier is therefore held back for a while. This is done only while the earlier tier answers other
-// questions, and most questions of q's type. Otherwise a server that never answers certain questions would delay them for
-// long.
+// An answer of a later tier is therefore held back for a while. This is done only while the current tier answers other
+// questions, and most questions of q's type. Otherwise a server that never answers certain questions would delay them
+// for long.
 //
-// before returns the best response so far of the earlier tiers, which may still be running, or nil.
+// before returns the best response so far of the tiers before tiers[0], or nil. These tiers may still be running.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -521,9 +546,12 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 // that is queried later finds the responses of the groups before it. It may be called at any time, from any goroutine.
 type bestResponseFunc func() *result
 
-// bestResponse returns the better one of two failure responses: the first one in this exchange, and before, the best one
-// of the servers that were asked earlier. Either may be missing. If both are, it returns nil. It may be called while the
-// exchange runs.
+// bestResponse returns the better one of two failures: the failure response of this exchange, and before, the result of
+// the servers that were queried earlier. The response of this exchange is better if before is an error, or if only this
+// response is a deliberate failure, such as a filter's REFUSED.
+//
+// before may be nil. If this exchange has no failure response either, the result is nil. bestResponse may be called
+// while the exchange runs.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -532,28 +560,33 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isSecondTierFallback reports whether only fallback servers follow after the first group of servers (tier). Then a
-// deliberate failure of the first tier, such as a filter's REFUSED, is final: the fallback servers are not queried. There
-// must be at least two tiers.
+// isSecondTierFallback reports whether the second of the tiers (groups of servers) is a fallback server and the first
+// is not. Only fallback servers follow after the first tier then. So a deliberate failure of the first tier, such as a
+// filter's REFUSED, is final: the fallback servers are not queried. There must be at least two tiers.
 func isSecondTierFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
 
-// isFromFallbackOnly reports whether the result r comes from a fallback server. It is false if that server is also one of
-// the other servers. An answer of a fallback server does not replace a deliberate failure of the other servers, such as a
-// filter's.
+// isFromFallbackOnly reports whether the server that gave the result r is only in fallback tiers. It returns false if
+// the server is also in another tier. If it returns true, r must not replace a deliberate failure of a server that is
+// no fallback, such as a filter's REFUSED.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate watches the first of the tiers, groups of servers that are queried one after the other. Its
-// exchange is x, with the context ctx. next queries the later tiers. It is called if the first tier is down or has used
-// its share of the time. It is also called if all servers of the tier have failed and the second tier is no fallback.
+// startNextTierWhenLate watches x, the exchange of q with the first of the tiers (groups of servers). It calls next,
+// which must query the later tiers, when the first tier has used its share of the time. That share is at most 5 s
+// (maxTierPatience). ctx is the context of x.
 //
-// next returns true if a later tier has an answer. Then startNextTierWhenLate calls overtake, which must end the exchange
-// with the first tier. Before that it waits for a while if the first tier may still answer. next and overtake run in
-// another goroutine.
+// It calls next earlier when all servers of the first tier go down, or are down from the start while a later tier is
+// not. If the second tier is no fallback, it also does so when all servers of the first tier have failed.
 //
-// The caller must call the returned function inTime when the first tier has ended. inTime returns true if next was not
-// called, and never will be.
+// next must return true if a later tier has an answer. Then startNextTierWhenLate calls overtake, which must end x.
+// Before that it waits while the first tier may still answer: at most until 5 s or 95 % of the time have passed since
+// the start. next and overtake run in another goroutine.
+//
+// If no server of the first tier has responded in the first half of its share, each of them is probed.
+//
+// The caller must call the returned function inTime when x has ended. inTime returns true if next was not called, and
+// prevents a later call.
 func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
@@ -592,11 +625,13 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	}
 }
 
-// betterResult returns the better one of two results for q. first may be nil. An answer is better than a deliberate
-// failure, such as a filter's REFUSED. That is better than any other failure response, which is better than an error.
+// betterResult returns the better one of two results for q, or second if first is nil. An answer is better than a
+// failure. A deliberate failure response, such as a filter's REFUSED, is better than any other failure response, which
+// is better than an error. Of two answers it returns second.
 //
-// Between two equal failures it returns a copy of first. To the copy it adds whether the servers of second are
-// unavailable or refuse connections, because the query is then repeated later.
+// If second is not better, it returns a copy of first, because other goroutines may read first. retryUntilAvailable
+// decides by the result whether to repeat the query. So the copy also says whether servers of second are unavailable or
+// refuse connections, and whether q may have ended a connection.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDeliberateFailure() && !first.isDeliberateFailure() {
 		return second
@@ -622,8 +657,8 @@ func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
 
-// resolveByExchanger sends q to its Exchanger, removes private addresses from the response if the Client has a
-// RebindFilter, and returns the result.
+// resolveByExchanger sends q to its Exchanger (q.exchanger), removes private addresses from the response if the Client
+// has a RebindFilter, and returns the result.
 func (s *clientServers) resolveByExchanger(ctx context.Context, q question) *result {
 	answer, err := callExchanger(ctx, q.Query, q.exchanger)
 	if err == nil {
@@ -643,9 +678,10 @@ type groupQuery struct {
 	result
 }
 
-// queryGroup sends q to a group of equivalent servers, with hedging, and returns the result. It is the servers' response,
-// even if that is a failure, or an error if no server has responded. x must be new: the state of the exchange, and the
-// memory for the result.
+// queryGroup sends q to a group of equivalent servers, with hedging, and returns the result. The result is the servers'
+// response, even if that is a failure, or an error if no server has responded.
+//
+// x must be new. It is the state of the exchange, and the memory for the result.
 func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q question, g group.Servers) *result {
 	out, r := x.Run(ctx, s.pool, q.Query, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
@@ -663,8 +699,9 @@ func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q questio
 	return r
 }
 
-// filterAnswer removes private addresses from an answer to q if the Client has a RebindFilter. It does not filter
-// names in Client.Routes, and names in domains for which the system has separate servers.
+// filterAnswer removes private addresses from a, an answer to q, if the Client has a RebindFilter. It returns an error
+// if the answer cannot be unpacked or packed again. It does not filter names with an Exchanger in Client.Routes, names
+// in domains for which the operating system has separate servers, and messages with another opcode than QUERY.
 func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
 	if s.conf.RebindFilter == nil || !q.IsStandard() || q.isRouted {
 		return nil
@@ -696,15 +733,15 @@ type unwrapper interface{ Unwrap() any }
 // maxUnwrapped limits the length of a chain of unwrappers, which may be a loop.
 const maxUnwrapped = 32
 
-// A systemServerFinder collects the system's servers that a Client queries, directly or through Exchangers. Their
-// changes invalidate answers in the Client's Cache.
+// A systemServerFinder collects the lists of the operating system's servers that a Client queries, directly or through
+// Exchangers. When a list changes, answers in the Client's Cache become invalid.
 type systemServerFinder struct {
 	servers []*system.Servers
 	visited map[*Client]bool // prevents loops, because Clients may refer to each other
 }
 
-// visitExchanger adds to f the system's servers that the Exchanger e queries, directly or through Exchangers that it
-// wraps. e may be nil. Its type is any because an Exchanger may return a wrapped Exchanger of any type.
+// visitExchanger adds to f the operating system's servers that the Exchanger e queries, directly or through Exchangers
+// that it wraps. e may be nil. Its type is any because an Exchanger may return a wrapped Exchanger of any type.
 func (f *systemServerFinder) visitExchanger(e any) {
 	for range maxUnwrapped {
 		u, ok := e.(unwrapper)
@@ -724,8 +761,8 @@ func (f *systemServerFinder) visitExchanger(e any) {
 	}
 }
 
-// visitClient adds to f the system's servers that a Client queries, directly or through its Exchanger and its routes. s
-// holds the servers and routes of that Client.
+// visitClient adds to f the operating system's servers that a Client queries, directly or through its Exchanger and its
+// routes. s holds the servers and routes of that Client.
 func (f *systemServerFinder) visitClient(s *clientServers) {
 	if s.system != nil {
 		f.servers = append(f.servers, s.system)

@@ -33,11 +33,11 @@ type Trace struct {
 
 // AttemptInfo describes one attempt: a query that is sent to one server. Functions of Trace receive it.
 type AttemptInfo struct {
-	Name     string
-	Type     uint16
-	Upstream Upstream
-	Attempt  int // 0 for the primary, and then counted up; several queries of the last attempt may run at a time
-	Hedge    bool
+	Name     string   // name in the question, with the final dot
+	Type     uint16   // record type in the question
+	Upstream Upstream // server to which the query is sent
+	Attempt  int      // 0 for the primary, and then counted up; several queries of the last attempt may run at a time
+	Hedge    bool     // the attempt is a hedge
 }
 
 // Source is the part of a Client that gave an answer: a server, the cache, or local data.
@@ -54,13 +54,13 @@ const (
 // AnswerInfo describes the answer to a question, or the error if the question was not answered. Trace.Answer receives
 // it.
 type AnswerInfo struct {
-	Name     string
-	Type     uint16
-	Source   Source
-	Upstream Upstream // server that answered; zero if the source is not a server
+	Name     string   // name in the question, with the final dot
+	Type     uint16   // record type in the question
+	Source   Source   // FromServer also for an error of the servers, and for an Exchanger
+	Upstream Upstream // server that answered, or was queried first if Err is set; zero if no server was queried
 	Attempts int      // number of attempts; 0 if the source is not a server
-	HedgeWon bool
-	Err      error // set if there is no answer
+	HedgeWon bool     // a hedge gave the answer
+	Err      error    // set if there is no answer
 }
 
 // A tracer calls the functions of Client.Trace, and logs their panics. It is nil if the Client has no Trace.
@@ -79,25 +79,26 @@ func (t *tracer) callGuarded(f func()) {
 	f()
 }
 
-// AttemptStarted calls the function Trace.Attempt, before attempt n of the question q is sent to the server to. hedge is
-// true if the attempt is a hedge. It implements group.AttemptTracer.
+// AttemptStarted calls Trace.Attempt before an attempt sends the question q to a server. n is the number of the
+// attempt, 0 for the primary. to is the server, and hedge is true if the attempt is a hedge. It implements
+// group.AttemptTracer.
 func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
 	if t.Attempt != nil {
 		t.callGuarded(func() { t.Attempt(ctx, attemptInfo(q, to, n, hedge)) })
 	}
 }
 
-// AttemptEnded calls the function Trace.Done when attempt n of the question q has ended: after the duration took, with
-// the error err or nil. to is the server, and hedge is true if the attempt was a hedge. It implements
-// group.AttemptTracer.
+// AttemptEnded calls Trace.Done when an attempt to answer the question q has ended. n is the number of the attempt, 0
+// for the primary. to is its server, and hedge is true if it was a hedge. took is its duration, and err is its error or
+// nil. It implements group.AttemptTracer.
 func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Done != nil {
 		t.callGuarded(func() { t.Done(ctx, attemptInfo(q, to, n, hedge), took, toStatusError(to, err)) })
 	}
 }
 
-// attemptInfo returns the description of attempt n for functions of Trace. The attempt sends q to the server to, and
-// hedge is true if it is a hedge.
+// attemptInfo describes an attempt for functions of Trace. n is the number of the attempt, 0 for the primary. to is the
+// server to which it sends q, and hedge is true if it is a hedge.
 func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo {
 	return AttemptInfo{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }
@@ -114,8 +115,9 @@ func (t *tracer) reportAnswer(ctx context.Context, q *wire.Query, r *result) *re
 	return r
 }
 
-// reportLocalAnswer calls Trace.Answer for an answer to q without a query: from the cache or the hosts file, or for a
-// special-use name. from says which. err is set if the cache had an error instead. t may be nil.
+// reportLocalAnswer calls Trace.Answer for a question q that was answered without a query. from is the source of the
+// answer: the cache, or local data such as the hosts file. If the cache holds an error for q instead of an answer, err
+// is that error. t may be nil.
 func (t *tracer) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
 	if t != nil && t.Answer != nil {
 		t.callGuarded(func() { t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: from, Err: err}) })

@@ -22,14 +22,14 @@ import (
 // Upstream is a DNS server to which queries are sent. ParseUpstream creates an Upstream from a string, and String
 // converts it back.
 type Upstream struct {
-	// Net is the transport: "udp" (and TCP for answers that do not fit a datagram),
-	// "tcp", "tls" (DNS over TLS, RFC 7858), "https" (DNS over HTTPS, RFC 8484),
-	// or the scheme of a registered Protocol. Empty is "udp".
+	// Net is the transport: "udp" (and TCP for answers that do not fit a datagram), "tcp", "tls" (DNS over TLS, RFC
+	// 7858), "https" (DNS over HTTPS, RFC 8484), or the Scheme of a Protocol that is registered with RegisterProtocol.
+	// Empty: "udp".
 	Net string
 
-	// Addr is the server's host and port. If the host is a name, the Client's Dialer resolves it, and the Client never
-	// does. A net.Dialer resolves it once a minute, and another Dialer for every connection. Set Addrs to avoid the
-	// lookup.
+	// Addr is the server's host and port. If the host is a name, the Client's Dialer resolves it for every connection.
+	// The Client itself never does. With a net.Dialer, the address found is used again for a minute. Set Addrs to avoid
+	// the lookup.
 	Addr string
 
 	// Addrs, if not empty, lists the addresses to connect to instead of Addr's host, with Addr's port. The first
@@ -39,7 +39,8 @@ type Upstream struct {
 	// ServerName is the name in the certificate of a "tls" or "https" server. Empty: Addr's host.
 	ServerName string
 
-	// Path is the URL path of an "https" server. Empty: "/dns-query".
+	// Path is the URL path of an "https" server, or of a registered Protocol with a Path, in escaped form. It must
+	// begin with "/". Empty: "/dns-query", or the Path of the Protocol.
 	Path string
 
 	// Post sends the queries to an "https" server as POST requests, which HTTP caches do not answer. By default they
@@ -95,8 +96,12 @@ func hasScheme(transport.Scheme) bool { return true }
 //	tls://192.0.2.1:853#dns.example      the certificate's name after the #
 //	https://dns.example/dns-query
 //
-// With a scheme, the host may be a name. Options may follow the certificate's name, which may be empty:
-// "#dns.example;pin=...;pin=..." sets Pins, "#;post" sets Post, and "#;trust-ad" sets TrustAD.
+// With a scheme, the host may be a name. Registered Protocols have further schemes. The default port is that of the
+// scheme: 53 for udp and tcp, 853 for tls, 443 for https.
+//
+// Options may follow the certificate's name, which may be empty: "#dns.example;pin=...;pin=..." sets Pins, "#;post"
+// sets Post, and "#;trust-ad" sets TrustAD. The name and pins are only for protocols with TLS, and post is only for
+// https and Protocols with a Path.
 func ParseUpstream(s string) (Upstream, error) {
 	u, err := parseUpstream(s)
 	if err != nil && strings.Contains(s, "@") { // and err may have a part of a password
@@ -149,8 +154,11 @@ func parseAddress(s string) (Upstream, error) {
 }
 
 // parseFragment parses the part of an upstream's address after the #, such as "dns.example;post". It stores the
-// certificate's name and the options in u. hasFragment is false if the address has no #. scheme is the scheme of the
-// address.
+// certificate's name and the options in u. hasFragment is false if the address has no #. If it has one, a name or an
+// option must follow.
+//
+// scheme is the scheme of the address. parseFragment returns an error for an option or a name that this scheme does not
+// have. A name and pins need TLS, and post needs a scheme with URLs.
 func (u *Upstream) parseFragment(fragment string, hasFragment bool, scheme transport.Scheme) error {
 	name, options, more := strings.Cut(fragment, ";")
 	u.ServerName = name
@@ -327,8 +335,8 @@ func (u Upstream) validate() error {
 	return nil
 }
 
-// isLoopback reports whether all addresses of the server are loopback addresses, so that the server runs on this
-// machine.
+// isLoopback reports whether the server runs on this machine: every address in Addrs is a loopback address. If Addrs is
+// empty, the host of Addr must be a loopback address or the name localhost.
 func (u Upstream) isLoopback() bool {
 	addrs := u.Addrs
 	if len(addrs) == 0 {
