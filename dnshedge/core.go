@@ -139,7 +139,8 @@ func (c *core) newClientServers(hedging group.Hedging) *clientServers {
 	}
 }
 
-// isOff reports whether hedging is off: by Hedge.Off, by NoBudget, by Client.SetEnabled, or by the environment.
+// isOff reports whether hedging is off. It is off if Hedge.Off is set, if Hedge.BudgetPercent is NoBudget, or if
+// Client.SetEnabled or an environment variable has turned it off.
 func (c *core) isOff() bool {
 	return c.conf.Hedge.Off || c.conf.Hedge.BudgetPercent == NoBudget || c.off.Load()
 }
@@ -157,10 +158,10 @@ func (c *core) closeAll() {
 }
 
 // answerFromFreshCache returns a cached answer to q that has not expired and needs no refresh. It sends no query and
-// waits for none, so that callers can answer cache hits without a goroutine.
+// waits for none, so that callers can answer cache hits without a goroutine. ctx is only passed to Trace.
 //
-// If ok is false, the caller must call answerQuestion instead, and no counter has changed. ok is false for every name
-// in the hosts file. ctx is only passed to Trace.
+// If ok is false, no counter has changed, and the caller must call answerQuestion. ok is false for every name in the
+// hosts file, because the file has precedence over the cache.
 func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
 	now := time.Now()
 	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, now) != nil {
@@ -186,8 +187,9 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 // answerQuestion answers a question locally, from the cache, or from the servers, and reports the lookup to Trace. If
 // address is not empty, only the server at that address is queried.
 //
-// If stay is nil, the call returns when ctx ends. Otherwise the calling goroutine may query the servers itself, which
-// saves a goroutine. It then returns when the servers have answered or stay ends, even if ctx ends before.
+// If stay is nil, the call returns when ctx ends, or before. Otherwise the calling goroutine may run the exchange with
+// the servers itself, which saves a goroutine. If it does, the call returns when the exchange has ended, even if ctx
+// has ended before. The end of stay cancels the exchange. If Trace.Lookup is set, stay is ignored.
 func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
 	if !c.trace.timesLookups() {
 		return c.answerUntraced(ctx, stay, query, address)
@@ -198,9 +200,12 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 	return r
 }
 
-// answerUntraced answers a question as answerQuestion does, but does not report the lookup to Trace. If address is not
-// empty, only the server at that address is queried. If stay is not nil, the calling goroutine may query the servers
-// itself, which saves a goroutine. When stay ends, the queries are cancelled.
+// answerUntraced answers a question locally, from the cache, or from the servers, without a call of Trace.Lookup. If
+// address is not empty, only the server at that address is queried.
+//
+// If stay is not nil, the calling goroutine may run the exchange with the servers itself, which saves a goroutine. If
+// it does, the call returns when the exchange has ended, even if ctx has ended before. The end of stay cancels the
+// exchange.
 func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -224,7 +229,7 @@ func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, addr
 	return c.cachedResult(ctx, q, cached)
 }
 
-// A question is a query of a client together with its route, which determines whom the Client asks.
+// A question is a query of a client together with its route, which determines the source of the answer.
 type question struct {
 	*wire.Query
 	route
@@ -238,9 +243,11 @@ type route struct {
 	domainLen int       // length of the domain in wire format; 0: no domain matches
 }
 
-// findRoute determines the source of the answer to a query: the hosts file, a special-use zone (names that are answered
-// without a query), a route, or the servers for all names. The hosts file has precedence over routes, and a route, except
-// the route ".", over special-use zones.
+// findRoute returns the query with its route, which determines the source of the answer. The first source that applies
+// is used. The sources are the hosts file, the route of a domain other than ".", a special-use zone, the route of ".",
+// Client.Exchanger, and the servers for all names. A special-use zone (RFC 6761) is answered without a query.
+//
+// The hosts file and special-use zones only apply to standard queries (opcode QUERY) of the class IN.
 func (c *core) findRoute(query *wire.Query) question {
 	isLocal := query.IsStandard() && query.Class == dns.ClassINET
 	if isLocal && c.hosts != nil {
@@ -258,9 +265,13 @@ func (c *core) findRoute(query *wire.Query) question {
 	return q
 }
 
-// findDomainRoute returns a query with its route. The route is that of the longest domain that contains the query's name:
-// a domain in Client.Routes, or one for which the operating system has separate servers. The returned question has no
-// EDNS options if the Exchanger for it ignores options.
+// findDomainRoute returns a query with the route for its name. The longest domain in Client.Routes that contains the
+// name determines the route. If it has no Exchanger, or no domain matches, the route is the servers that the operating
+// system has for a domain that contains the name. Without these servers, it is Client.Exchanger or the servers for all
+// names.
+//
+// A DS question is routed by the parent of its name. If the Exchanger of the route has a method IgnoresOptions, the
+// returned question has no EDNS options.
 func (c *core) findDomainRoute(query *wire.Query) question {
 	q := question{Query: query}
 	q.exchanger, q.domainLen = domain.LongestMatch(c.servers.routes, query)
@@ -276,11 +287,12 @@ func (c *core) findDomainRoute(query *wire.Query) question {
 	return q
 }
 
-// answerLocally answers a question from the hosts file or from a special-use zone. It returns nil if the cache or a
-// server must answer.
+// answerLocally returns the response from the hosts file or a special-use zone to a question, and reports it to Trace.
+// It returns nil if the cache or a server must answer.
 //
-// It refuses a question without RD (recursion desired) unless Client.Routes has an Exchanger for the name. Such a
-// question is not answered from the cache, because that would reveal the questions of other clients.
+// A standard query without the flag RD (recursion desired) gets the response REFUSED, unless Client.Routes has an
+// Exchanger for the name. The cache must not answer that query, because its answer would reveal the questions of other
+// clients.
 func (c *core) answerLocally(ctx context.Context, q question) *result {
 	m := q.local
 	if m == nil && q.IsStandard() && !q.WantsRecursion() && (q.exchanger == nil || !q.isRouted) {
@@ -313,12 +325,16 @@ func newLocalResult(q question, m *dns.Msg) *result {
 	return r
 }
 
-// findCachedAnswer searches the cache for an answer to q. isUsable is true if the caller may get the answer at once. If
-// cached.isRefreshDue is true as well, the caller must call startRefresh. That is so if the entry is popular and expires
-// soon, or if it has expired and no refresh has failed recently.
+// findCachedAnswer searches the cache for an answer to q.
 //
-// If isUsable is false, the caller must ask the servers. cached is then an expired answer to return if the servers fail.
-// If there is none, its freshness is entryMissing.
+// If isUsable is true, the caller may return cached at once. cached may have expired if a refresh has failed or was
+// slow in the last 30 s, or if Cache.StaleAfter is negative.
+//
+// If cached.isRefreshDue is true as well, the caller must call startRefresh. A refresh is due for a popular answer that
+// expires soon. It is also due for an expired answer, unless a refresh is running or has failed in the last 30 s.
+//
+// If isUsable is false, the caller must query the servers. cached is then an expired answer to return if the servers
+// fail or are slow. Its freshness is entryMissing if there is none.
 func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedAnswer, isUsable bool) {
 	cache := c.conf.Cache
 	if !c.isCacheable(q) || lookup.HasCacheBypass(ctx) {
@@ -337,8 +353,8 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 
 // startRefresh queries the servers in the background for a new answer to q, which replaces the cached answer.
 //
-// An answer that has not expired is refreshed only if the refresh budget, which limits such queries, has a token. Without
-// one, startRefresh sends nothing, and calls releaseRefresh so that a later caller can try again.
+// If the cached answer has not expired, the query needs a token of the refresh budget, which limits these queries.
+// Without a token, startRefresh sends nothing, and calls cached.releaseRefresh so that a later caller can try again.
 func (c *core) startRefresh(q question, cached cachedAnswer) {
 	purpose := callerFlight
 	if cached.freshness == entryFresh {
@@ -356,12 +372,12 @@ func (c *core) startRefresh(q question, cached cachedAnswer) {
 // shared result. If cached is an expired answer from the cache, resolveShared returns it when the servers are slow or
 // fail.
 //
-// Two kinds of questions are not shared: messages other than standard queries, and uncacheable questions of a caller
-// whose deadline is less than Timeout away. The latter are not shared because a shared exchange divides the whole
-// Timeout between the servers, and may query the second server too late for this caller.
+// Messages other than standard queries are not shared. A question that cannot be cached is not shared either if the
+// caller's deadline is less than Timeout away. A shared exchange divides the whole Timeout between the servers, so it
+// may query the second server too late for this caller.
 //
-// If stay is not nil, the calling goroutine may query the servers itself, which saves a goroutine. It then returns when
-// the servers have answered, even if ctx ends before. When stay ends, the queries are cancelled.
+// If stay is not nil, the calling goroutine may run the exchange itself, which saves a goroutine. If it does, the call
+// returns when the exchange has ended, even if ctx has ended before. The end of stay cancels the exchange.
 func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer) *result {
 	deadline, hasDeadline := ctx.Deadline()
 	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
@@ -406,15 +422,18 @@ func (c *core) resolveShared(ctx, stay context.Context, q question, cached cache
 	}
 }
 
-// isCacheable reports whether the Client searches its cache for an answer to q, and stores the answer there. It is false
-// without a Cache, and for queries whose answers suit only one client, for example with EDNS options.
+// isCacheable reports whether the Client searches its cache for an answer to q, and stores the answer there. It is
+// false without a Cache, and for messages that are not standard queries.
+//
+// It is also false for a query without RD, of type ANY, or of a class other than IN. A query with EDNS options is not
+// cacheable either, because the answer may suit only one client.
 func (c *core) isCacheable(q question) bool { return c.conf.Cache != nil && q.IsCacheable() }
 
-// joinSecondFlight repeats a question whose shared exchange has ended without an answer, because the caller that started
-// it has timed out or left. It returns the result of a second shared exchange for q. If ctx ends or end passes before, it
-// returns the result of the first one.
+// joinSecondFlight repeats the question q after first, a shared exchange, has ended without an answer because the
+// caller that started it has timed out or left. It returns the result of a second shared exchange. If ctx ends, or the
+// time end passes before, it returns the result of first.
 //
-// There is no third exchange. So a forwarding loop back to this Client, which repeats every question, ends.
+// There is no third exchange. So a forwarding loop that sends each question back to this Client comes to an end.
 func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, first *sharedFlight) *result {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -448,13 +467,13 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 	return r
 }
 
-// joinOrStartFlight returns the running exchange (flight) that other callers have started for the question q. If there is
-// none, it starts one, with this purpose. A new flight gets the values of ctx, but does not end with ctx.
+// joinOrStartFlight returns the running exchange (flight) that another caller has started for the question q. If there
+// is none, it starts one, whose purpose is the argument purpose. A new flight gets the values of ctx, but does not end
+// with ctx.
 //
-// If stay is not nil, a new flight runs in the calling goroutine, until it has a result or stay ends. If stay is nil, it
-// runs in its own goroutine, until the Client is closed.
-//
-// When the last caller leaves a flight, the flight is cancelled. But if its answer can be cached, it continues.
+// If stay is not nil, a new flight runs in the calling goroutine, and joinOrStartFlight returns when the flight has
+// ended. The end of stay cancels the flight. If stay is nil, the flight runs in a goroutine of its own. It is cancelled
+// when its last caller leaves, unless its answer can be cached. Client.Close cancels all flights.
 func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose flightPurpose) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
@@ -491,9 +510,11 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 }
 
 // runFlight performs the exchange f with the servers by calling resolveFlight. It returns the result, and wakes the
-// callers that share f. The exchange ends early when ctx ends. Exchangers and Dialers get the values of ctx.
+// callers that share f. Exchangers and Dialers get the values of ctx.
 //
-// stay is a second context with which the exchange ends, or nil. It ends when no caller waits for the result any more.
+// The exchange ends early when ctx or stay ends, after Timeout, or when a newer question displaces it from the full
+// queue. stay may be nil. If f has its own goroutine, stay ends when the last caller has left f. Otherwise, stay is the
+// second context that the caller has passed.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
 	if f.Done != nil {
 		defer func() {
@@ -524,8 +545,9 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	return c.resolveFlight(f)
 }
 
-// resolveFlight queries the servers for the question of the flight f, and limits the TTLs of the answer. Unless only
-// f.server is queried, it also follows aliases to names of other routes, and stores the result in the cache.
+// resolveFlight queries the servers for the question of the flight f, and applies the TTL limits of the cache to the
+// answer. If f.server is set, only that server is queried. Otherwise resolveFlight queries the source of the question's
+// route, follows CNAMEs to names of other routes (followAliases), and stores the result in the cache.
 func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 	if f.server != nil {
 		r = c.servers.retryUntilAvailable(&f.span, f.question, func(q question) *result {
@@ -543,8 +565,10 @@ func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 }
 
 // dequeueFlight removes f, an exchange that has ended with the result r, from the queue of questions that wait for
-// servers. If this Client is the reason for the end, it replaces the error in r by that reason. The reasons are that a
-// newer question displaced f, that all its callers left, and that the Client was closed.
+// servers. It also corrects the error in r if the Client has ended the exchange.
+//
+// The error becomes ErrTooManyQuestions if a newer question displaced f, context.Canceled if f.stay has ended, and
+// transport.ErrClosed if the Client was closed. If f.stay has ended, a failure response is replaced as well.
 func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)
@@ -558,9 +582,9 @@ func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	}
 }
 
-// storeResult applies the TTL limits of the Cache to r, the result of the exchange f, and stores its answer or failure in
-// the Cache. It stores nothing if the question is not cacheable, if f queries a server that the caller has chosen, or if
-// the cause of a failure is this machine, a full queue or Close.
+// storeResult applies the TTL limits of the Cache to r, the result of the exchange f, and stores its answer or failure
+// in the Cache. It stores nothing if the question is not cacheable, if f.server is set, if isUncacheable is true for
+// the error, or after Client.Close.
 func (c *core) storeResult(f *sharedFlight, r *result) {
 	q, cache := f.question, c.conf.Cache
 	ttl := r.limitTTL(q.Query, cache)
@@ -581,8 +605,8 @@ func (c *core) storeResult(f *sharedFlight, r *result) {
 }
 
 // deniesNamesBelow reports whether the NXDOMAIN answer r to q also proves that no names exist below q's name (RFC 8020
-// §2). r must have the flag AD. The result is true if its server has Upstream.TrustAD, or its Exchanger a method
-// NothingBelow that returns true.
+// §2). r must have the flag AD. The result is true for an answer of a server with Upstream.TrustAD, or of an Exchanger
+// whose optional method NothingBelow returns true for q's name.
 func (c *core) deniesNamesBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -610,15 +634,17 @@ func (c *core) queryServerAt(ctx context.Context, query *wire.Query, address str
 	return c.trace.reportAnswer(ctx, query, c.runFlight(ctx, nil, &sharedFlight{question: q, server: s}))
 }
 
-// isUncacheable reports whether an error must not be cached, because it says nothing about the servers. Its cause is this
-// machine, a full queue of questions, Client.Close, or the caller's cancellation. It returns false for nil.
+// isUncacheable reports whether an error must not be cached, because it says nothing about the servers. That holds if
+// this machine lacks resources, routes or permissions, or if its list of servers could not be read. It also holds for a
+// question that the full queue dropped, Client.Close, and a cancellation. isUncacheable returns false for nil.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
 }
 
-// expireOnSystemChange invalidates the cached answers of the operating system's DNS servers if the system has other
-// servers than at the last call. It does nothing without a Cache.
+// expireOnSystemChange invalidates the cached answers of the operating system's DNS servers if the list of these
+// servers has changed since the last call. The first call invalidates nothing. Without a Cache, expireOnSystemChange
+// does nothing. now is the present time.
 func (c *core) expireOnSystemChange(now time.Time) {
 	if c.conf.Cache == nil {
 		return
@@ -634,17 +660,21 @@ func (c *core) expireOnSystemChange(now time.Time) {
 }
 
 // findSystemServers returns the operating system's servers that the Client queries, directly or through Exchangers.
-// Answers in the Cache become invalid when they change. It is called when the Client is first used with a Cache. newCore
-// must not call it: two Clients that refer to each other would wait for each other.
+// Answers in the Cache become invalid when these servers change.
+//
+// It is called when the Client is first used with a Cache. newCore must not call it. findSystemServers creates the
+// cores of the Clients among the Exchangers, and two Clients that are each other's Exchanger would wait for each other.
 func (c *core) findSystemServers() []*system.Servers {
 	f := systemServerFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitClient(c.servers)
 	return f.servers
 }
 
-// currentOrigin returns the origin with which an answer to q is cached: the number of this Client and the route. If the
-// operating system's servers may be queried for q, it includes their generation, a number that changes with them. It must
-// be called before the servers are queried, because the system's servers may change meanwhile.
+// currentOrigin returns the origin with which an answer to q is cached. It consists of the Client's number in the
+// Cache, the length of the domain of q's route, and the generation of the operating system's servers. The generation is
+// a number that changes with these servers. It is 0 if none of them may be queried for q.
+//
+// It must be called before the servers are queried, because the system's servers may change meanwhile.
 func (c *core) currentOrigin(q question) (from answerOrigin) {
 	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache == nil {
@@ -673,7 +703,7 @@ type result struct {
 	isPartlyLocal bool                 // a part of the answer comes from the hosts file or a special-use zone, so it is not cached
 	attempts      int                  // attempts made
 
-	refusingSince time.Time // if err is not nil: when the last server that refuses connections began to; zero: none refuses
+	refusingSince time.Time // if err is not nil: when the last server that refuses connections began to refuse; zero: none
 	hasRefused    bool      // if err is not nil: a server has refused a connection for this question
 
 	isUnavailable bool          // if err is not nil: the server may be asked again soon
@@ -681,20 +711,21 @@ type result struct {
 	pause         time.Duration // time that the server has asked the client to wait before the next query
 }
 
-// isFailure reports whether another server may give a better result for q. It is true for an error. For a standard query,
-// it is also true for a failure response, such as SERVFAIL. It is false for a final failure, where DNSSEC or a filter
-// forbids an answer.
+// isFailure reports whether another server may give a better result for q. It is true for an error. For a standard
+// query (opcode QUERY), it is also true for a failure response, such as SERVFAIL. It is false for a final failure (see
+// isFinalFailure), which another server must not replace.
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.IsStandard() && r.answer.Outcome == wire.Failure
 }
 
-// isFinalFailure reports whether the result is a failure response because DNSSEC or a filter forbids an answer. No other
-// server, and no expired answer, may replace it.
+// isFinalFailure reports whether the result is a failure response that no other server and no expired answer may
+// replace. Its reason is that DNSSEC or a filter forbids an answer, or that a DNAME would make the name too long
+// (YXDOMAIN).
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
-// limitTTL raises and lowers the TTLs of the answer to the limits of the cache c, and returns how long c may store the
-// answer. c may be nil if there is no cache. limitTTL changes the answer, so it must be called before several callers
-// share r.
+// limitTTL raises or lowers the TTLs of the answer to the limits of the cache c, and returns how long c may store the
+// answer. If c is nil, or q is not a standard query, it changes no TTL and returns 0. limitTTL changes the answer, so
+// it must be called before several callers share r.
 //
 // The returned duration is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the file
 // may change before the TTLs end.
@@ -726,8 +757,8 @@ const (
 // A sharedFlight is one exchange of a question with the servers, whose result all callers with the same question share
 // (single flight). A question that must not be shared has a sharedFlight with a single caller.
 //
-// The goroutine that runs the exchange sets the fields up to r before it wakes the callers. Other goroutines may read
-// these fields only after that.
+// The goroutine that starts the flight sets question, server and purpose. The goroutine that runs it sets the other
+// fields before it closes Done. Callers that wait for the flight may read the fields only after that.
 type sharedFlight struct {
 	flight.Flight[string] // without callers: the flight is not shared
 
@@ -744,7 +775,8 @@ type sharedFlight struct {
 }
 
 // leaveFlight removes one caller, whose context ctx has ended, from the shared exchange f (a flight). If no caller is
-// left and the answer cannot be cached, the flight is cancelled, and new callers with the question start another one.
+// left and the answer cannot be cached, the flight is cancelled, and new callers with the question start another one. A
+// flight whose answer can be cached continues, and so does one that runs in a caller's goroutine.
 func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 	c.flightsMu.Lock()
 	defer c.flightsMu.Unlock()
@@ -753,12 +785,13 @@ func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 
 const maxTargets = 16 // limit of alias targets that are followed for one question
 
-// followAliases completes the answer r to q if r ends with an alias whose target the answering server did not resolve.
-// Servers that know only their own zones give these answers (RFC 1034 §5.3.3). It resolves each target by the route of
-// the target's name.
+// followAliases completes the answer r to q if r ends with an alias (CNAME) whose target the answering server did not
+// resolve. Servers that know only their own zones give these answers (RFC 1034 §5.3.3). It resolves each target by the
+// route of the target's name, and adds the origin of the target's answer to from, the origin of r.
 //
-// from records where the answer comes from, and gets the same for each target. If a target has no answer, or the aliases
-// form a loop, the result is SERVFAIL. If a query for a target ends with an error, the result is that error.
+// It returns r unchanged unless q is a standard query with RD (recursion desired) and q.isRouted is true. If a target
+// has no answer, if the aliases form a loop, or if there are too many of them (maxTargets), the result is SERVFAIL. If
+// a query for a target ends with an error, the result is that error.
 func (c *core) followAliases(ctx context.Context, q question, r *result, from *answerOrigin) *result {
 	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted {
 		return r

@@ -25,14 +25,20 @@ var (
 	errBootstrap     = errors.New("dnshedge: an upstream's own name must not be resolved through it; give its address, or Upstream.Addrs")
 )
 
-// Dial returns an in-process connection to the Client, for the Dial field of a net.Resolver. It opens no socket.
-// Network and address only appear as the connection's remote address and in its errors.
+// Dial returns an in-process connection to the Client, for the Dial field of a net.Resolver. It opens no socket. The
+// arguments network and address only appear in the connection's remote address and in its errors.
 //
-// Questions are written and responses are read with the framing of TCP (RFC 1035 §4.2.2), even if network is udp. So no
-// response is truncated.
+// Questions are written and responses are read with the framing of TCP (RFC 1035 §4.2.2), even if network is "udp". So
+// no response is truncated. If a question cannot be answered, a Read returns the error, after the responses that are
+// ready.
 //
-// A connection may have 128 questions in flight. They end with ctx, which Go's resolver cancels when it has its answer,
-// and with Close. If a question cannot be answered, the next Read returns the error.
+// A connection may have 128 questions in flight. Write fails for a further question, and for a message that is not a
+// standard query. The end of ctx, Close and Client.Close cancel the questions in flight. Go's resolver cancels ctx when
+// it has its answer.
+//
+// Dial returns an error if the Client's fields are invalid or ctx has ended. It also returns an error under the context
+// of a dial that resolves the name of an upstream of this Client. The question for the name would wait for the dial,
+// and the dial for the answer.
 func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	core, err := c.init()
 	if err != nil {
@@ -147,9 +153,9 @@ func (k *inProcessConn) queueAnswer(q *wire.Query) {
 	k.wakeReader()
 }
 
-// appendAnswer answers q and appends the response to b in wire format, with at most limit bytes. The flag RA is set
-// in the response, and AA is cleared, as in the responses of a forwarder. After an error, appendAnswer returns b
-// unchanged and the error.
+// appendAnswer answers q and appends the response to b in wire format. The response has at most limit bytes. Its flag
+// RA is set and AA is cleared, as in the responses of a forwarder. After an error, appendAnswer returns b unchanged and
+// the error.
 func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit int) ([]byte, error) {
 	if f, ok := c.answerFromFreshCache(ctx, q); ok {
 		return f.appendResponse(b, q, limit), nil
@@ -161,8 +167,8 @@ func (c *core) appendAnswer(ctx context.Context, b []byte, q *wire.Query, limit 
 	return appendForwarderResponse(b, q, r.answer, r.view, limit), nil
 }
 
-// wakeReader wakes one call of Read that waits for a response. It must be called when there is a new response to read, or
-// an error.
+// wakeReader wakes one call of Read that waits for a response, or else the next call that would wait. It must be called
+// when k.out has bytes to read or k.err is set.
 func (k *inProcessConn) wakeReader() {
 	select {
 	case k.wake <- struct{}{}:

@@ -22,18 +22,22 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// CompleteNames returns a Dialer that connects through d, and for which host names with a dot are complete: it adds the
-// final dot, so that resolvers do not append search domains of resolv.conf to them. Names without a dot are unchanged. If
-// d is nil, it is a net.Dialer with Go's own resolver, which asks DNS and /etc/hosts only.
+// CompleteNames returns a Dialer that connects through d and treats host names with a dot as complete. It appends the
+// final dot to them, so that resolvers do not append search domains of resolv.conf. It does not change names without a
+// dot, IP addresses and paths of Unix sockets.
 //
-// For example, for the Transport base, which comes from http.DefaultTransport.Clone:
+// A nil d stands for a net.Dialer with Go's own resolver, which uses only DNS and /etc/hosts.
+//
+// For example, for an http.Transport base, a Clone of http.DefaultTransport:
 //
 //	base.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
 //
-// Without CompleteNames, a net.Resolver first appends each search domain to a name that has fewer dots than the option
-// ndots. Kubernetes sets ndots to 5. A name such as api.default, which needs a search domain, is then not found. The
-// resolver of the C library does not find names with a final dot in /etc/hosts. Stats.SearchMisses counts the wasted
-// questions.
+// Without CompleteNames, a net.Resolver first appends each search domain to a name with fewer dots than the option
+// ndots. Kubernetes sets ndots to 5. Stats.SearchMisses counts the questions with a search domain whose name does not
+// exist.
+//
+// With CompleteNames, a name with a dot that needs a search domain, such as api.default, is not found. The resolver of
+// the C library does not find names with a final dot in /etc/hosts.
 func CompleteNames(d Dialer) Dialer {
 	if d == nil {
 		d = &net.Dialer{Resolver: &net.Resolver{PreferGo: true}}
@@ -41,7 +45,8 @@ func CompleteNames(d Dialer) Dialer {
 	return completeNamesDialer{d}
 }
 
-// A completeNamesDialer is the Dialer that CompleteNames returns.
+// A completeNamesDialer appends the final dot to host names with a dot, and then dials through its Dialer.
+// CompleteNames returns it.
 type completeNamesDialer struct{ Dialer }
 
 func (d completeNamesDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
@@ -61,8 +66,9 @@ type dialConfig struct {
 	sessions tls.ClientSessionCache // used unless conf has a session cache
 }
 
-// dialerFor returns the Dialer for connections to an upstream. If the upstream's host is a name without Addrs, that is
-// a bootstrapDialer, which prevents the name from being resolved through the upstream itself.
+// dialerFor returns the Dialer for connections to an upstream. If the upstream's host is an IP address, or
+// Upstream.Addrs is set, it is the Client's Dialer, or a net.Dialer if that is nil. Otherwise the host name must be
+// resolved, so it is a bootstrapDialer, which prevents the name from being resolved through the upstream itself.
 func (d *dialConfig) dialerFor(up Upstream) Dialer {
 	with := d.with
 	if with == nil {
@@ -83,13 +89,13 @@ const rememberAddress = time.Minute
 // long before it tries the second address of a name (RFC 8305 §5).
 const dialRemembered = 300 * time.Millisecond
 
-// bootstrapDialer dials an upstream whose host is a name, and prevents the name from being resolved through the
-// upstream itself. It marks the context while the Dialer resolves the name. Client.Dial fails under a context that its
-// own Client has marked. Other Clients may resolve the name.
+// A bootstrapDialer dials an upstream whose host is a name, and prevents the name from being resolved through the
+// upstream itself. Its Dialer gets a context that contains a bootstrap. Under that context, Dial of the upstream's own
+// Client fails, and other Clients may resolve the name.
 //
-// With a net.Dialer, the address found is dialled again for a minute. It is forgotten if a dial to it or a handshake
-// fails. With another Dialer no address is remembered, because the remote address of a connection may be that of a
-// proxy.
+// If the Dialer is a net.Dialer, further dials use the address found for a minute, and no name is resolved. The address
+// is removed earlier if a dial to it or a handshake fails. Addresses found by other Dialers are not remembered, because
+// the remote address of a connection may be that of a proxy.
 type bootstrapDialer struct {
 	Dialer
 	config    *dialConfig // configuration of the Client of the upstream
@@ -146,9 +152,9 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// A bootstrap is a value in the context of a dial to an upstream whose host is a name. If the dial asks the upstream's
-// own Client for that name, the Client finds the value and fails the query. Otherwise the dial and the query would wait
-// for each other.
+// A bootstrap is a value in the context of a dial to an upstream whose host is a name. If the Dialer resolves that name
+// through the Client of the upstream, Client.Dial finds the value and fails. Otherwise the query would wait for the
+// dial, and the dial for the query.
 type bootstrap struct {
 	by   *dialConfig // identifies the Client that has the upstream
 	from *bootstrap  // the lookup of another upstream's name during which this lookup is made; nil: none
@@ -159,8 +165,9 @@ func bootstrapFromContext(ctx context.Context) *bootstrap {
 	return b
 }
 
-// isResolvingUpstream reports whether ctx is the context of a dial that resolves the name of an upstream of this Client.
-// A query of the Client under ctx must fail, because it would wait for that dial, which waits for the query.
+// isResolvingUpstream reports whether ctx is the context of a dial that resolves the name of an upstream of this
+// Client. Client.Dial must fail under ctx, because a query would wait for the connection to the upstream, and the dial
+// for the query.
 func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
 	for b := bootstrapFromContext(ctx); b != nil; b = b.from {
 		if b.by == d {
@@ -193,9 +200,11 @@ func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
 	return t
 }
 
-// pinCertificate makes handshakes with the configuration t fail unless the server has a pinned public key. keys lists the
-// hashes of these keys, as Upstream.Pins does. In a verified chain the keys of all certificates count. Without
-// verification only the key of the first certificate counts, because the server has not proven that it has the others.
+// pinCertificate makes handshakes with the configuration t fail unless the server has a pinned public key. keys lists
+// the pins, in the form of publicKeyPin. In a verified chain the keys of all certificates count. Without verification
+// only the key of the first certificate counts, because the server has not proven that it has the others.
+//
+// If the server's name in t is an IP address, the pin replaces the verification of the certificate.
 func pinCertificate(t *tls.Config, keys []string) {
 	if _, err := netip.ParseAddr(t.ServerName); err == nil {
 		t.InsecureSkipVerify = true // the pin identifies the server
@@ -219,7 +228,8 @@ func pinCertificate(t *tls.Config, keys []string) {
 	}
 }
 
-// publicKeyPin returns the pin of a certificate's public key, in the form of Upstream.Pins.
+// publicKeyPin returns the pin of a certificate's public key: the SHA-256 hash of its SubjectPublicKeyInfo in base64
+// (RFC 7858 §4.2).
 func publicKeyPin(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return base64.StdEncoding.EncodeToString(sum[:])

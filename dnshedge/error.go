@@ -16,10 +16,10 @@ import (
 
 // Error is the error of a question that was not answered.
 type Error struct {
-	Name     string
-	Type     uint16
+	Name     string   // name of the question, in presentation format
+	Type     uint16   // type of the question
 	Upstream Upstream // the server that failed; zero if none was asked
-	Err      error
+	Err      error    // the cause
 }
 
 var _ net.Error = (*Error)(nil)
@@ -50,8 +50,8 @@ var ErrTooManyQuestions = errors.New("dnshedge: too many questions wait for serv
 
 // StatusError is the error of a query over HTTPS to which the server responded with an HTTP status other than 200.
 type StatusError struct {
-	Upstream   Upstream
-	Code       int
+	Upstream   Upstream      // the server that responded
+	Code       int           // the HTTP status
 	RetryAfter time.Duration // wait that the server asks for, with the codes 429 and 503; zero: none
 }
 
@@ -66,6 +66,7 @@ func newError(q *wire.Query, err error) error {
 }
 
 // newNoAnswerError returns the *Error for the question q, which the server s did not answer because of the error err.
+// It converts an HTTP status to a *StatusError.
 func newNoAnswerError(q *wire.Query, s *group.Server, err error) error {
 	return &Error{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(s), Err: toStatusError(s, err)}
 }

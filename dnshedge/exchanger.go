@@ -14,28 +14,32 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An Exchanger answers DNS questions. Implementations are *Client, *recursor.Resolver, which resolves from the root,
-// and *dns.Client of github.com/miekg/dns, which needs an address.
+// An Exchanger answers DNS questions. It must be safe for concurrent use. It is implemented by *Client, by
+// *recursor.Resolver, which resolves from the root, and by *dns.Client of github.com/miekg/dns. A Client passes an
+// empty address to its Exchangers, so a *dns.Client, which needs an address, must be wrapped.
 //
-// A Client that asks an Exchanger passes no address. These optional methods of an Exchanger change how it is asked:
+// An Exchanger may have these optional methods:
 //
-//   - IgnoresOptions(): the Client passes no EDNS options of its callers.
-//   - NothingBelow(name string) bool: if it returns true, an NXDOMAIN response with AD also holds for all names below
-//     its name (RFC 8020), and the Client does not ask for them.
-//   - Identity() string: Client.Import accepts answers from an Exchanger with the same type and the same Identity,
-//     unless the Identity is empty.
-//   - Unwrap() any: it returns the Exchanger that this Exchanger asks. If that is a Client of the system's servers, a
-//     Cache drops the answers when the system's servers change.
+//   - IgnoresOptions(): if the method exists, the Client passes no EDNS options of its callers. It is never called.
+//   - NothingBelow(name string) bool: if it returns true, an NXDOMAIN response with the AD bit for name also holds for
+//     all names below name (RFC 8020), and the Client does not ask for them.
+//   - Identity() string: it identifies the source of the answers. Client.Import accepts answers that came from an
+//     Exchanger with the same type and the same Identity, unless the Identity is empty.
+//   - Unwrap() any: it returns the Exchanger that this Exchanger asks. If it leads to a Client of the system's
+//     servers, a Cache drops the answers when these servers change.
 type Exchanger interface {
-	// ExchangeContext answers the question of m, which it must not change. rtt is the duration of the exchange.
+	// ExchangeContext answers the question of m, which it must not change. It returns the response r and the duration
+	// rtt of the exchange, or an error. address is the server to ask, or empty for the Exchanger's own choice.
 	ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error)
 }
 
 var _ Exchanger = (*dns.Client)(nil)
 
-// callExchanger asks the Exchanger e, and checks that the response belongs to q. If e is or contains a Client, that
-// Client sends no hedges for q. callExchanger returns an error if e fails or panics, returns no response, or returns a
-// response that cannot be packed.
+// callExchanger sends q to the Exchanger e, and checks that the response belongs to q. It returns an error if e fails,
+// panics, returns no response, or returns a response that cannot be packed or does not belong to q.
+//
+// A hedge delay and a permission to hedge that package hedge has put into ctx apply only to q. They are not in the
+// context that e gets, so they do not apply to requests, such as a POST, that e sends.
 func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()

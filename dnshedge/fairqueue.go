@@ -15,8 +15,8 @@ import (
 const subqueueCount = 128
 
 // A fairQueue holds waiting queries in subqueues, by the domain of their question or by client. If the queue is full,
-// the oldest query of the longest subqueue is cancelled. So a flood of names in one dead domain displaces its own
-// queries first. A fairQueue is safe for concurrent use.
+// the oldest query of the longest subqueue is cancelled. So a flood of questions in one domain, whose servers do not
+// answer, displaces its own queries first. A fairQueue is safe for concurrent use.
 type fairQueue struct {
 	max int // limit of waiting queries
 
@@ -101,9 +101,9 @@ func (l *fairQueue) subqueueOf(subqueueKey string) *subqueue {
 	return &l.subqueues[maphash.String(l.seed, subqueueKey)%subqueueCount]
 }
 
-// selectQueryToDrop returns the query to remove from a full queue: the oldest query of the longest subqueue. Lengths are
-// compared by subqueueShare, so that small differences do not count. Among equally long subqueues it is the oldest query
-// of all. The caller must hold mu.
+// selectQueryToDrop returns the query to remove from a full queue: the oldest query of the longest subqueue. Lengths
+// are compared in eighths of the queue's limit (subqueueShare), so that small differences do not count. Among equally
+// long subqueues it is the oldest query of all. The caller must hold mu.
 func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	for i := range l.subqueues {
 		candidate := &l.subqueues[i]
@@ -117,8 +117,9 @@ func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	return oldest
 }
 
-// subqueueShare returns the length of a subqueue, in eighths of the queue's maximum length and rounded down. Subqueues
-// are compared by this coarse measure, because small differences occur by chance. For fewer than eight queries it is 0.
+// subqueueShare returns the number of queries in a subqueue, in eighths of the queue's limit and rounded down.
+// Subqueues are compared by this coarse measure, because small differences occur by chance. A subqueue of fewer than
+// eight queries counts as 0, even if the limit is small.
 func (l *fairQueue) subqueueShare(s *subqueue) int {
 	if s.n < 8 {
 		return 0
@@ -153,9 +154,11 @@ func newClientQueues(maxInFlight int) *clientQueues {
 	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
 }
 
-// queueFor returns the queue in which a client's query waits, and the key by which queries are grouped there. A group
-// with many queries does not displace other groups. Over UDP the key is the domain of the question, because a UDP client
-// can forge its address. Otherwise it is the client.
+// queueFor returns the queue in which a client's query waits, and the key of its subqueue there. A subqueue with many
+// queries does not displace the queries of others.
+//
+// Over UDP the key is the domain of the question, because a UDP client can forge its address. Over streams it is the
+// client's IPv4 address or IPv6 /64 network.
 func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.ApproximateZone()

@@ -19,31 +19,34 @@ const (
 // may still be answered. A field that is zero has its default. The zero value suits most programs.
 //
 // Two delays are learned for each upstream. The loss delay is the usual time of an answer that the server has in its
-// cache, plus a margin: after that a packet is probably lost. The slow delay is so long that the budget suffices to
-// hedge every question that is still unanswered then.
+// cache, plus a margin: after that a packet is probably lost. The slow delay is the shortest delay at which the budget
+// suffices to hedge every question that is still unanswered.
 //
 // A hedge starts after the longer delay. Earlier it would be useless, or the budget would be too small.
 //
 // A hedge is not a retransmission. A query without an answer is sent again after the server's retransmission timeout
-// (RFC 6298), with or without hedging. The timeout is 1 s before the first measurement, and 200 ms at least. It doubles
-// with each retransmission, for all questions, while the server is silent.
+// (RFC 6298), with or without hedging. The timeout is 1 s before the first measurement, and 200 ms at least. While the
+// server answers no question, each retransmission doubles the timeout for all questions.
 //
-// Each answer of a server pays for one retransmission to the server, and 20 can be saved. The first retransmission of a
-// question uses this credit. Later retransmissions use the budget, or the credit while at least half of it is unused.
-// So a server that suddenly takes 3 s gets about 20 retransmissions in all.
+// Each answer of a server is a credit for one retransmission to that server. A server starts with 20 credits, and keeps
+// at most 20, plus one for each answer of the last seconds. The first retransmission of a question spends a credit.
+// Later ones spend a token of the hedge budget, or a credit if at least ten remain.
 //
-// On average, a server that loses half of the queries is asked 1.9 times per question, and a server that answers 2 % of
-// them 1.1 times.
+// Retransmissions to a server that has stopped answering spend only tokens. A server whose answers suddenly take 3 s
+// gets about 20 retransmissions in all. On average, a server that loses half of the queries is asked 1.9 times per
+// question, and a server that answers 2 % of them 1.1 times.
 //
-// Over a stream, nothing is retransmitted while other answers arrive, for at most half of the question's time and at
-// most a second. Over a Protocol of another package, which recovers lost packets itself, nothing is retransmitted to the
-// server of the last query, unless that server has several addresses.
+// Over a stream, a query is not retransmitted while other answers arrive. This lasts for at most 1 s, half of the
+// question's remaining time, or the retransmission timeout, whichever is longest.
+//
+// Over a Protocol of another package, which recovers lost packets itself, nothing is retransmitted to the server of the
+// question's last query, unless that server has several addresses.
 //
 // The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
 // package documentation.
 //
-// A question of a hedge of package hedge, or under hedge.WithoutHedging, is not hedged. It may share the answer of a
-// hedged exchange if another caller has the same question at the time.
+// A question is not hedged if its context is that of a hedge of package hedge, or was returned by hedge.WithoutHedging.
+// It may share the answer of a hedged exchange if another caller has the same question at the time.
 type Hedge struct {
 	// Off turns hedging off. Lost queries are still retransmitted.
 	Off bool
@@ -107,8 +110,9 @@ func (h *Hedge) validate() error {
 	return nil
 }
 
-// groupHedging converts the settings to those of package group, with the defaults for fields that are zero. For NoBudget,
-// which turns hedging off, it uses the default budget, because retransmissions need a budget as well.
+// groupHedging converts the settings to those of package group, with the defaults for fields that are zero. If
+// BudgetPercent is NoBudget, which turns hedging off, the result has the default budget, because retransmissions need a
+// budget as well.
 func (h *Hedge) groupHedging() group.Hedging {
 	budgetPercent := h.BudgetPercent
 	if budgetPercent <= 0 {

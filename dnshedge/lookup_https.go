@@ -70,8 +70,10 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 }
 
 // lookupHTTPS queries the HTTPS records of a name, and returns the records at the end of the name's CNAME chain. It
-// returns none, without an error, if a record is malformed. *least is a TTL in seconds, which lookupHTTPS lowers to that
-// of a CNAME with a shorter TTL.
+// returns no records and no error if the name does not exist or one of the records is malformed.
+//
+// *least is the longest time in seconds for which the records may be used. lookupHTTPS lowers it to the shortest TTL of
+// the CNAMEs in the chain, so that their expiry counts as well.
 func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHTTPS)
@@ -99,9 +101,12 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// parseServices converts HTTPS records that describe services (ServiceMode, RFC 9460) to HTTPSServices, in the order in
-// which a client tries them. It omits records that a client must not use. No service has a longer TTL than least, in
-// seconds.
+// parseServices converts HTTPS records in ServiceMode (RFC 9460), whose priority is not 0, to HTTPSServices. They are
+// in the order in which a client tries them. The TTL of a service is that of the record or least, in seconds, whichever
+// is lower.
+//
+// It omits records with a mandatory parameter that is missing or not supported (RFC 9460 §8). It also omits records
+// with no-default-alpn but without alpn (§7.1.1).
 func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {

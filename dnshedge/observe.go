@@ -25,7 +25,9 @@ type clientSettings struct {
 }
 
 // init creates the hedging engine with the configuration conf, the notifier of the observers, and the log. Environment
-// variables may switch hedging off or to shadow mode. name is the Client's name. panics counts the panics of observers
+// variables may turn hedging off, or turn shadow mode on or off. In shadow mode, hedges are counted and not sent.
+//
+// name is the Client's name, for observers and log records. logger may be nil. panics counts the panics of observers
 // and loggers. init returns an error if an observer in all is nil.
 func (o *clientSettings) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
 	for i, one := range all {

@@ -14,7 +14,8 @@ import (
 // dnshedge/quic. RegisterProtocol makes it available. The fields Scheme, RFC, Port and Dial must be set.
 //
 // The Client keeps the connections that Dial opens, and shares them among queries. Hedges go over a second connection.
-// The Client does not send a query again because it is late, so the protocol must send lost packets again itself.
+// The protocol must send lost packets again itself. The Client sends a late query again to the same server only as a
+// hedge, or if Upstream.Addrs has several addresses.
 type Protocol struct {
 	Scheme string // scheme of the address in ParseUpstream, and value of Upstream.Net
 	RFC    int    // number of the RFC that specifies the protocol
@@ -39,14 +40,16 @@ type DialTarget struct {
 
 // A ProtocolConn is a connection that Protocol.Dial has opened. It is safe for concurrent use.
 type ProtocolConn interface {
-	// Exchange sends a query in wire format, and returns the response. The query has the ID 0 and is padded (RFC 8467). The
-	// response must have the same ID. The Client checks that it answers the question.
+	// Exchange sends a query in wire format, and returns the response. The query has the ID 0 and is padded (RFC 8467).
+	// The response must have the same ID. The Client checks that it answers the question. When ctx ends, Exchange
+	// cancels the query and returns soon.
 	//
-	// When ctx ends, Exchange cancels the query and returns soon. A *StatusError means that the server has responded without
-	// a DNS message. Any other error means that the server has ended the exchange or the connection. If the connection has
-	// ended, Done must be closed before Exchange returns, or the error must be net.ErrClosed (errors.Is). If the server
-	// permits no more queries at a time over the connection, Exchange should return ErrNoStream, at the latest after 50 ms.
-	// The Client then uses another connection.
+	// A *StatusError means that the server has responded without a DNS message. Any other error means that the server
+	// has ended the exchange or the connection. If the connection has ended, Done must be closed before Exchange
+	// returns, or the error must be net.ErrClosed (errors.Is).
+	//
+	// If the server permits no more queries at a time over the connection, Exchange should return ErrNoStream, at the
+	// latest after 50 ms. The Client then uses another connection.
 	Exchange(ctx context.Context, query []byte) (response []byte, err error)
 
 	// Done returns a channel that is closed when the connection has ended, or accepts no further queries.
@@ -60,8 +63,8 @@ type ProtocolConn interface {
 // a connection, for example by its HTTP/2 or QUIC streams.
 var ErrNoStream = localerror.ErrBusy
 
-// RegisterProtocol makes the protocol p available to all Clients. It must be called by an init function. It panics if a
-// field is not set, or if the scheme is registered already.
+// RegisterProtocol makes the protocol p available to all Clients. It must be called by an init function. It panics if
+// Scheme, RFC, Port or Dial is not set, or if the scheme is registered already.
 func RegisterProtocol(p Protocol) {
 	if p.Scheme == "" || p.RFC == 0 || p.Port == "" || p.Dial == nil {
 		panic("dnshedge: RegisterProtocol: Scheme, RFC, Port and Dial must be set")
@@ -79,8 +82,8 @@ func RegisterProtocol(p Protocol) {
 	})
 }
 
-// A protocolConn adapts a user's ProtocolConn to package transport. It converts the *StatusError of Exchange, for an HTTP
-// status other than 200, to the error type of that package.
+// A protocolConn adapts a user's ProtocolConn to package transport. If Exchange returns a *StatusError for an HTTP
+// status other than 200, it converts the error to the error type of package transport.
 type protocolConn struct{ ProtocolConn }
 
 func (c protocolConn) Exchange(ctx context.Context, query []byte) ([]byte, error) {

@@ -16,19 +16,20 @@ import (
 // of a public name can point the name at a host of the program's network. Then a browser that shows a page from that
 // name may be used to access the host.
 //
-// The filter removes A and AAAA records with these addresses: private, loopback, link-local, site-local, unspecified,
-// shared (100.64.0.0/10), of protocols (192.0.0.0/24, without anycast and ipv4only.arpa), and IPv6 addresses that embed
-// them (RFC 3056, RFC 4291 §2.5.5, RFC 6052, RFC 8215).
+// The filter removes A and AAAA records with private, loopback, link-local, site-local or unspecified (0.0.0.0/8 and
+// ::) addresses. It also removes 100.64.0.0/10 (RFC 6598) and 192.0.0.0/24 (RFC 6890), except its anycast addresses and
+// those of ipv4only.arpa. IPv6 addresses that embed one of these (RFC 3056, RFC 4291 §2.5.5, RFC 6052) or are in
+// 64:ff9b:1::/48 (RFC 8215) are removed as well.
 //
-// It removes HTTPS and SVCB records with a private address as a hint. A filtered answer has the extended error 15,
-// Blocked (RFC 8914), and no AD bit.
+// The filter removes HTTPS and SVCB records with one of these addresses as a hint. A filtered answer has the extended
+// error 15, Blocked (RFC 8914), and no AD bit.
 //
 // The filter is not applied to special-use names, the hosts file, names in Client.Routes, and names in domains for
-// which the system has separate servers. It is not applied to answers that another Client has stored in the Cache.
-// Import accepts no answers that were exported without the filter.
+// which the system has separate servers. It is also not applied to an answer that another Client has stored in the
+// shared Cache. Client.Import skips other answers of a Client with another RebindFilter, or without one.
 //
-// The zero value filters all names. Block lists that are queried by DNS, for example lists of spammers, answer with
-// loopback addresses: allow their domains.
+// The zero value has no exceptions. Block lists that are queried by DNS, for example lists of spammers, answer with
+// loopback addresses, so Allow must contain their domains.
 type RebindFilter struct {
 	// Allow lists domains whose names, and all names below them, may have private addresses. The name in the question
 	// decides, and not the target of an alias.
@@ -46,8 +47,9 @@ func (f *RebindFilter) validate() error {
 	return nil
 }
 
-// filterAnswer removes records with private addresses from the answer a to q, unless Allow contains q's name. The
-// caller must not have shared a with other goroutines.
+// filterAnswer removes records with private addresses from the answer a to q, unless Allow contains q's name or a
+// domain above it. The caller must not have shared a with other goroutines. filterAnswer returns an error if the
+// message cannot be parsed, or packed again. Then a is unchanged.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	isAllowed := func(domain string) bool { return dns.IsSubDomain(dns.Fqdn(domain), q.PresentationName()) }
 	return a.Edit(func(m *dns.Msg) bool {
@@ -64,7 +66,9 @@ func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	})
 }
 
-// isPrivateRecord reports whether a record contains a private address, or an address that cannot be parsed.
+// isPrivateRecord reports whether a record contains an address that RebindFilter removes. The address is the data of an
+// A or AAAA record, or a hint in an HTTPS or SVCB record. The result is also true if a record of one of these types
+// cannot be parsed.
 func isPrivateRecord(rr dns.RR) bool {
 	switch rr := rr.(type) {
 	case *dns.A:
