@@ -10,7 +10,7 @@ import (
 )
 
 // An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
-// hedges, and the end. Without observers, it is nil, and only reportDenied and lastQuery may be called.
+// hedges, and the end. Without observers, it is nil. Then only reportDenied and reportOutcome may be called, which do nothing.
 //
 // Each attempt runs in one goroutine, and only that goroutine uses the attempt's element of the field lastQueries. The
 // field delay must be set before the first attempt starts.
@@ -36,15 +36,6 @@ func (t *eventReporter) reportDenied(reason observe.Reason) {
 	if t != nil {
 		t.notifier.Notify(func(o observe.Observer) { o.Denied(t.ctx, t.first.key.Info, reason) })
 	}
-}
-
-// lastQuery returns the element of lastQueries in which attempt n of the race stores its last query. The result is nil
-// if t is nil.
-func (t *eventReporter) lastQuery(n int) *reportedQuery {
-	if t == nil {
-		return nil
-	}
-	return &t.lastQueries[n]
 }
 
 // reportQuery reports to observers that an attempt with the context ctx sends a query to s, and stores that query in

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/gohedge/hedge/dnshedge/internal/localerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/policy"
@@ -314,7 +312,7 @@ func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	x.attempts[n] = attemptTarget{kind, server, x.selection.recordQuery(server, now)}
 	r := &x.retransmission
 	if kind != hedgeAttempt {
-		r.recordQuery(n, server, now)
+		r.lastAttempt, r.lastServer, r.lastSent = n, server, now
 	}
 	r.hasFewAttempts = x.admitted >= MaxHedges
 }
@@ -422,177 +420,6 @@ func (x *Exchange) waitForOtherAttempts(ctx context.Context) {
 	}
 }
 
-// Attempt implements race.Op. It sends the question to the server that was selected for attempt n, and to other servers
-// if that server fails. It returns the first successful response, or the error of the last server.
-func (x *Exchange) Attempt(a *race.Attempt, n int) (attemptReply, error) {
-	switch n {
-	case 0:
-		return x.sendQueries(x.primaryContext, a, 0, x.attempts[0], x.events.lastQuery(0))
-	case MaxHedges:
-		return x.runLastAttempt(a)
-	}
-	return x.sendQueries(a, a, n, x.attempts[n], x.events.lastQuery(n))
-}
-
-// sendQueries sends the question in attempt n, at first to the server that first names. If that server fails, it sends
-// the question to another server at once, and so on. It returns the first successful response, or the error of the last
-// server. When ctx ends, it cancels the query and returns.
-//
-// Observers and the tracer get the context a, which may be another one than ctx. For observers, sendQueries stores its
-// last query in reported. Without observers, reported is not used and may be nil.
-func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, first attemptTarget, reported *reportedQuery) (attemptReply, error) {
-	i, earlier := first.server, first.earlierQueries
-	var refused uint64 // bit set of the servers that refused a connection one after the other
-	for {
-		s := x.selection.servers[i]
-		start := time.Now()
-		answer, setup, err := x.queryServer(ctx, a, n, s, earlier, reported)
-		if err == nil {
-			if isFailure := x.recordResponse(ctx, s, answer); !isFailure {
-				s.answerRate.recordQuestion(x.query, true)
-				return attemptReply{answer, s, first.kind, setup}, nil
-			}
-			err = errNoAnswer
-		} else if ctx.Err() != nil {
-			// Time ran out, or another attempt won.
-			if time.Since(start) >= s.unansweredDelay() {
-				s.recordUnanswered(x.query, start)
-			}
-			return attemptReply{}, x.recordPrimaryError(n, s, err)
-		} else if !localerror.IsLocal(err) {
-			s.recordUnanswered(x.query, start)
-		}
-		var ok bool
-		if i, earlier, ok = x.failOver(n, s, answer, err); ok {
-			continue
-		}
-		if i, earlier, ok = x.replaceRefusedServer(n, s, err, &refused); ok {
-			continue
-		}
-		if n == 0 {
-			x.waitForOtherAttempts(ctx)
-		}
-		return attemptReply{}, x.recordPrimaryError(n, s, err)
-	}
-}
-
-// queryServer sends the question to s in attempt n, and reports that query to observers and the tracer, with the
-// context a. It returns the response, and the duration of the handshake, or 0 if the query needed none.
-//
-// earlier is the number of earlier queries of the exchange to s. For observers, the query is stored in reported (see
-// eventReporter.reportQuery). Without observers, reported is not used and may be nil.
-func (x *Exchange) queryServer(ctx context.Context, a *race.Attempt, n int, s *Server, earlier int, reported *reportedQuery) (answer *wire.Answer, setup time.Duration, err error) {
-	isHedge := x.attempts[n].kind == hedgeAttempt
-	start := time.Now()
-	if x.events != nil {
-		x.events.reportQuery(a, reported, x.observerNumber(n), s)
-	}
-	if x.conf.Tracer != nil {
-		x.conf.Tracer.AttemptStarted(a, x.query, s, n, isHedge)
-	}
-	answer, setup, err = s.queryAddresses(ctx, x.query, earlier, &x.retransmission.connection[n])
-	if x.conf.Tracer != nil {
-		x.conf.Tracer.AttemptEnded(a, x.query, s, n, isHedge, time.Since(start), err)
-	}
-	return answer, setup, err
-}
-
-// recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
-// failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
-//
-// If the signatures of a name are broken, a validating server responds with a DNSSEC failure, and no other server must
-// be tried. If s seems unable to validate, isFailure is true nevertheless, and answer.Outcome becomes wire.Failure.
-// Server.canValidate decides this, and may send a query with the context ctx. The health of s records each DNSSEC
-// failure as a failure.
-func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
-	isStandard := x.query.IsStandard()
-	isBogus := isStandard && answer.IsBogus()
-	s.recordResponse(x.query, isBogus || isStandard && answer.Outcome == wire.Failure)
-	if isBogus && !s.canValidate(ctx) {
-		answer.Outcome = wire.Failure
-	}
-	return isStandard && answer.Outcome == wire.Failure
-}
-
-// replaceRefusedServer selects another server for attempt n after the server s has refused the connection. It returns
-// the index of that server, and the number of earlier queries of the exchange to it. The new query costs no token,
-// because the query that was refused has reached no server.
-//
-// refused is the bit set of servers that refused a connection in this attempt; s is added to it. ok is false if attempt
-// n is the primary, err is not a refused connection, the message must not be repeated, or no server remains.
-func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
-	if n == 0 || !x.query.IsStandard() || !isConnectionRefused(err) {
-		return 0, 0, false
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	*refused |= x.selection.serverBit(s)
-	if server = x.selection.selectServerExcept(*refused | x.selection.failedServers()); server < 0 {
-		return 0, 0, false
-	}
-	return server, x.switchServer(n, server), true
-}
-
-// switchServer records that attempt n continues with a query to another server, whose index in the group is server. It
-// returns the number of earlier queries of the exchange to that server. The caller must hold mu.
-func (x *Exchange) switchServer(n, server int) (earlier int) {
-	now := time.Now()
-	if r := &x.retransmission; r.lastAttempt == n {
-		r.recordQuery(n, server, now)
-	}
-	x.conf.Counters.Failovers.Add(1)
-	return x.selection.recordQuery(server, now)
-}
-
-// recordPrimaryError stores the server s that caused err, for the Result, if err is the error of the primary. n is the
-// number of the attempt. In any case it returns err unchanged.
-func (x *Exchange) recordPrimaryError(n int, s *Server, err error) error {
-	if n == 0 {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.failures.primaryServer = s
-	}
-	return err
-}
-
-// failOver records that the server from failed in attempt n, and selects the next server. The failure is the response
-// a, or err if a is nil. It returns the index of the next server, and the number of earlier queries of the exchange to
-// that server. ok is false if the attempt must end.
-//
-// The next server is one without a query of this exchange. If every server has had a query, replaceFailedServer may
-// select one. After SERVFAIL from three servers (maxServfails), no server without a query is tried, because the zone
-// itself may fail (RFC 9520 §3.1). A message with an opcode other than QUERY gets another server only if IsUnsent(err)
-// is true.
-//
-// A query to a server without an earlier query costs a token of the shared hedge bucket after failure responses from
-// two servers. If that server is silent, one failure response suffices. A question that fails everywhere is therefore
-// not sent to every server. A closed or refused connection is not a response.
-func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	f := &x.failures
-	f.hasRefused = f.hasRefused || isConnectionRefused(err)
-	history := &x.selection.histories[slices.Index(x.selection.servers, from)]
-	earlierFailures := f.recordFailure(history, from, a, err)
-	if !x.query.IsStandard() && !IsUnsent(err) {
-		return 0, 0, false
-	}
-	server = x.selection.selectServerExcept(x.selection.serverSet(func(u *serverHistory) bool { return u.queries > 0 }))
-	if server < 0 || x.selection.histories[server].queries > 0 {
-		return x.replaceFailedServer(n, earlierFailures)
-	}
-	if f.servfails >= maxServfails {
-		return 0, 0, false
-	}
-	if next := x.selection.servers[server]; f.responses > 1 || f.responses > 0 && next.IsSilent() {
-		if !next.account.spendForFailover() {
-			return 0, 0, false
-		}
-		f.paidFailovers++
-	}
-	return server, x.switchServer(n, server), true
-}
-
 // refundFailovers returns the tokens that this exchange has spent for failovers, which are queries to another server
 // after a failure. It must be called when a server has answered the question. Otherwise servers that fail every
 // question would use up the tokens, and no query would reach the server that answers.
@@ -602,24 +429,6 @@ func (x *Exchange) refundFailovers() {
 	for ; x.failures.paidFailovers > 0; x.failures.paidFailovers-- {
 		x.selection.servers[0].account.refundFailover()
 	}
-}
-
-// replaceFailedServer selects another server for attempt n if every server has had a query, and a server has responded
-// with a failure more than once. It returns the index of a server that has sent no failure response, and the number of
-// earlier queries of the exchange to it. The caller must hold mu.
-//
-// The query costs the same token as a retransmission that is not the first one. earlierFailures is the number of
-// failure responses that the failed server had sent before its last one. ok is false if that number is 0, attempt n is
-// the primary, no server remains, or no budget permits the query.
-func (x *Exchange) replaceFailedServer(n, earlierFailures int) (server, earlier int, ok bool) {
-	if earlierFailures == 0 || n == 0 {
-		return 0, 0, false
-	}
-	server = x.selection.selectServerExcept(x.selection.failedServers())
-	if server < 0 || !x.selection.servers[server].spendForRetransmission(x.query, false) {
-		return 0, 0, false
-	}
-	return server, x.switchServer(n, server), true
 }
 
 // Discard implements race.Op. It does nothing, because a reply holds no resources.

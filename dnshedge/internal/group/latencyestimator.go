@@ -262,14 +262,6 @@ func (r *rtoEstimator) backOff(sent, now time.Time) {
 	}
 }
 
-// isDoubled reports whether unanswered queries have doubled the retransmission timeout since the last response (see
-// backOff).
-func (r *rtoEstimator) isDoubled() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.doublings > 0
-}
-
 // currentTimeout returns how long to wait for a response before the next retransmission of a question. resends is the
 // number of earlier retransmissions of that question; each of them doubles the timeout.
 //

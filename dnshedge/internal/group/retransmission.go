@@ -79,12 +79,6 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 	return at
 }
 
-// recordQuery records that the last query of the exchange is now the query of attempt n, sent at the time now. server
-// is the index of its server in the group.
-func (r *retransmissionTimer) recordQuery(n, server int, now time.Time) {
-	r.lastAttempt, r.lastServer, r.lastSent = n, server, now
-}
-
 // timeoutEnd returns the time at which a query times out. attempt is the number of the query's attempt, sent is the
 // time at which the query was sent, and timeout is how long it may wait.
 //
