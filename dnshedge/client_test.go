@@ -115,6 +115,35 @@ func TestClientCloseEndsWaitingExchanges(t *testing.T) {
 	}
 }
 
+// A question whose deadline is before Timeout is not cancelled by Close. It ends with the error of its connection, and
+// is sent to no further server, although a socket for UDP could still be opened.
+func TestClosedClientAsksNoFurtherServer(t *testing.T) {
+	for name, client := range map[string]func(l *lab) *dnshedge.Client{
+		"same group": func(l *lab) *dnshedge.Client {
+			return l.client(off(), l.up("tcp", "a"), l.up("udp", "b"))
+		},
+		"fallback": func(l *lab) *dnshedge.Client {
+			c := off()
+			c.Fallback = []dnshedge.Upstream{l.up("udp", "b")}
+			return l.client(c, l.up("tcp", "a"))
+		},
+	} {
+		bubble(t, func(l *lab) {
+			l.serve("a", drop)
+			other := l.serve("b", good)
+			c := client(l)
+			time.AfterFunc(100*ms, func() { c.Close() })
+			ctx, cancel := context.WithTimeout(background, time.Second)
+			defer cancel()
+			start := time.Now()
+			_, _, err := c.ExchangeContext(ctx, question("x.example.", dns.TypeA), "")
+			require.ErrorContains(t, err, "client is closed", name)
+			assert.Equal(t, 100*ms, time.Since(start), name)
+			assert.Zero(t, other.Queries.Load(), name)
+		})
+	}
+}
+
 func TestClientCloseLeavesNoGoroutineOrSocket(t *testing.T) {
 	// A synctest bubble does not end while one of its goroutines runs.
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {

@@ -510,7 +510,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 		return !rest.isFailure(q.Query)
 	}, func() { overtake(errOtherAnswered) })
 	r := s.queryGroup(mine, x, q, t.group)
-	final := !r.isFailure(q.Query)
+	final, isClosed := !r.isFailure(q.Query), errors.Is(r.err, transport.ErrClosed)
 	if !final {
 		r = betterResult(q.Query, before(), r)
 		final = isSecondTierFallback(tiers) && r.isDeliberateFailure()
@@ -524,7 +524,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 		begun = rest != nil
 	}
 	switch {
-	case final, !begun && ctx.Err() != nil:
+	case final, !begun && (isClosed || ctx.Err() != nil):
 		return r
 	case !begun:
 		rest = s.queryTiersInOrder(ctx, q, tiers[1:], func() *result { return r })

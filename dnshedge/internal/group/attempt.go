@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
+	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -144,8 +145,8 @@ func (x *Exchange) recordPrimaryError(n int, s *Server, err error) error {
 //
 // The next server is one without a query of this exchange. If every server has had a query, replaceFailedServer may
 // select one. After SERVFAIL from three servers (maxServfails), no server without a query is tried, because the zone
-// itself may fail (RFC 9520 §3.1). A message with an opcode other than QUERY gets another server only if IsUnsent(err)
-// is true.
+// itself may fail (RFC 9520 §3.1). After the transports were closed, no other server is tried. A message with an opcode
+// other than QUERY gets another server only if IsUnsent(err) is true.
 //
 // A query to a server without an earlier query costs a token of the shared hedge bucket after failure responses from
 // two servers. If that server is silent, one failure response suffices. A question that fails everywhere is therefore
@@ -157,7 +158,7 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	f.hasRefused = f.hasRefused || isConnectionRefused(err)
 	history := &x.selection.histories[slices.Index(x.selection.servers, from)]
 	earlierFailures := f.recordFailure(history, from, a, err)
-	if !x.query.IsStandard() && !IsUnsent(err) {
+	if !x.query.IsStandard() && !IsUnsent(err) || errors.Is(err, transport.ErrClosed) {
 		return 0, 0, false
 	}
 	server = x.selection.selectServerExcept(x.selection.serverSet(func(u *serverHistory) bool { return u.queries > 0 }))
