@@ -122,7 +122,7 @@ func (c *core) registerWithObservers() {
 func (c *core) newClientServers(hedging group.Hedging) *clientServers {
 	timeout := cmp.Or(c.conf.Timeout, defaultTimeout)
 	conf := group.Config{
-		Hedging: hedging, Timeout: timeout, IsOff: c.isOff, IsShadow: c.shadow,
+		Hedging: hedging, Timeout: timeout, IsOff: c.isHedgingOff, IsShadow: c.shadow,
 		Engine: c.engine, Counters: &c.count.group, Observers: c.watcher, Log: c.log, Spawn: c.spawnGoroutine,
 	}
 	if c.trace != nil {
@@ -139,14 +139,14 @@ func (c *core) newClientServers(hedging group.Hedging) *clientServers {
 	}
 }
 
-// isOff reports whether hedging is off. It is off if Hedge.Off is set, if Hedge.BudgetPercent is NoBudget, or if
+// isHedgingOff reports whether hedging is off. It is off if Hedge.Off is set, if Hedge.BudgetPercent is NoBudget, or if
 // Client.SetEnabled or an environment variable has turned it off.
-func (c *core) isOff() bool {
+func (c *core) isHedgingOff() bool {
 	return c.conf.Hedge.Off || c.conf.Hedge.BudgetPercent == NoBudget || c.off.Load()
 }
 
-// closeAll closes all connections and cancels the background goroutines, for Client.Close. It waits until the goroutines
-// have returned and all log records are passed to the logger.
+// closeAll closes all connections and cancels the background goroutines, for Client.Close. It waits until the
+// goroutines have returned and all log records are passed to the logger.
 func (c *core) closeAll() {
 	servers := c.servers.pool.RemoveAllServers()
 	c.cancelAll()
@@ -176,7 +176,7 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 		c.count.hits.Add(1)
 		c.refreshes.Deposit()
 		c.trace.reportLocalAnswer(ctx, q, FromCache, nil)
-		if c.trace.timesLookups() {
+		if c.trace.hasLookupTrace() {
 			a, _, err := f.toAnswer(q)
 			c.trace.reportLookup(ctx, q, now, a, err)
 		}
@@ -191,22 +191,22 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 // the servers itself, which saves a goroutine. If it does, the call returns when the exchange has ended, even if ctx
 // has ended before. The end of stay cancels the exchange. If Trace.Lookup is set, stay is ignored.
 func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
-	if !c.trace.timesLookups() {
-		return c.answerUntraced(ctx, stay, query, address)
+	if !c.trace.hasLookupTrace() {
+		return c.answerWithoutTrace(ctx, stay, query, address)
 	}
 	start := time.Now()
-	r := c.answerUntraced(ctx, nil, query, address) // not stay, because the call must not outlast ctx
+	r := c.answerWithoutTrace(ctx, nil, query, address) // not stay, because the call must not outlast ctx
 	c.trace.reportLookup(ctx, query, start, r.answer, r.err)
 	return r
 }
 
-// answerUntraced answers a question locally, from the cache, or from the servers, without a call of Trace.Lookup. If
-// address is not empty, only the server at that address is queried.
+// answerWithoutTrace answers a question locally, from the cache, or from the servers, without a call of Trace.Lookup.
+// If address is not empty, only the server at that address is queried.
 //
 // If stay is not nil, the calling goroutine may run the exchange with the servers itself, which saves a goroutine. If
 // it does, the call returns when the exchange has ended, even if ctx has ended before. The end of stay cancels the
 // exchange.
-func (c *core) answerUntraced(ctx, stay context.Context, query *wire.Query, address string) *result {
+func (c *core) answerWithoutTrace(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
 	switch {
@@ -276,7 +276,7 @@ func (c *core) findDomainRoute(query *wire.Query) question {
 	q := question{Query: query}
 	q.exchanger, q.domainLen = domain.LongestMatch(c.servers.routes, query)
 	if q.isRouted = q.exchanger != nil; !q.isRouted {
-		servers, n := c.servers.system.RouteServers(query, time.Now())
+		servers, n := c.servers.system.FindDomainServers(query, time.Now())
 		q.exchanger, q.isRouted, q.domainLen = c.conf.Exchanger, servers != nil, max(q.domainLen, n)
 	}
 	if query.HasOptions() {
@@ -310,8 +310,8 @@ func (c *core) answerLocally(ctx context.Context, q question) *result {
 	return r
 }
 
-// newLocalResult returns the result for q with the response m, which this Client has created without asking a server. It
-// sets the header flags and the question of m.
+// newLocalResult returns the result for q with the response m, which this Client has created without asking a server.
+// It sets the header flags and the question of m.
 func newLocalResult(q question, m *dns.Msg) *result {
 	m.Response, m.RecursionAvailable = true, true
 	m.Question = []dns.Question{{Name: q.PresentationName(), Qtype: q.Type, Qclass: q.Class}}

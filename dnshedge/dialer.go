@@ -66,10 +66,10 @@ type dialConfig struct {
 	sessions tls.ClientSessionCache // used unless conf has a session cache
 }
 
-// dialerFor returns the Dialer for connections to an upstream. If the upstream's host is an IP address, or
+// newDialer returns the Dialer for connections to an upstream. If the upstream's host is an IP address, or
 // Upstream.Addrs is set, it is the Client's Dialer, or a net.Dialer if that is nil. Otherwise the host name must be
 // resolved, so it is a bootstrapDialer, which prevents the name from being resolved through the upstream itself.
-func (d *dialConfig) dialerFor(up Upstream) Dialer {
+func (d *dialConfig) newDialer(up Upstream) Dialer {
 	with := d.with
 	if with == nil {
 		with = new(net.Dialer)
@@ -177,9 +177,9 @@ func (d *dialConfig) isResolvingUpstream(ctx context.Context) bool {
 	return false
 }
 
-// tlsConfigFor returns the TLS configuration for connections to an upstream: a copy of Client.TLSConfig with the server's
-// name, the pinned keys, and the session cache that all upstreams share.
-func (d *dialConfig) tlsConfigFor(up Upstream) *tls.Config {
+// newTLSConfig returns the TLS configuration for connections to an upstream: a copy of Client.TLSConfig with the
+// server's name, the pinned keys, and the session cache that all upstreams share.
+func (d *dialConfig) newTLSConfig(up Upstream) *tls.Config {
 	t := d.conf.Clone()
 	if t == nil {
 		t = new(tls.Config)

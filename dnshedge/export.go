@@ -81,17 +81,17 @@ func (c *core) exportState(now time.Time) []byte {
 	var all []byte
 	var n uint64
 	if cache := c.conf.Cache; cache != nil {
-		all, n = cache.appendAnswers(now, maxExport-len(b)-64, c.cacheClient)
+		all, n = cache.encodeAnswers(now, maxExport-len(b)-64, c.cacheClient)
 	}
 	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
-// appendAnswers returns the encoded answers for an export, the most popular first, and their number n. It exports the
+// encodeAnswers returns the encoded answers for an export, the most popular first, and their number n. It exports the
 // answers that Cache.Set or the Client with the number client (see addClient) has stored. b has at most limit bytes.
 //
 // It omits failures, answers of system servers that have changed, and answers that at the time now have been expired
 // for MaxStale or longer.
-func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte, n uint64) {
+func (c *Cache) encodeAnswers(now time.Time, limit int, client uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.timeSinceEpoch(now)
 	for node := range c.store.Hottest() {
@@ -117,7 +117,7 @@ func (c *Cache) appendAnswers(now time.Time, limit int, client uint16) (b []byte
 }
 
 // importState reads an export from r. It adds the latencies of servers that this Client has too, and the cached answers
-// that hasSameOrigin accepts. The time from the export to now, the present time, counts against the TTLs.
+// that adoptOrigin accepts. The time from the export to now, the present time, counts against the TTLs.
 //
 // It returns an error and changes nothing if reading fails, or if the export is damaged, too old, too large or of
 // another version.
@@ -142,7 +142,7 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if cache != nil && c.hasSameOrigin(e, then, here) {
+		if cache != nil && c.adoptOrigin(e, then, here) {
 			entries = append(entries, e)
 		}
 	}
@@ -161,15 +161,15 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// hasSameOrigin reports whether the answer e of an export may be imported. exported has the sources of the Client that
+// adoptOrigin reports whether the answer e of an export may be imported. exported has the sources of the Client that
 // wrote the export, and own the sources of this Client.
 //
 // The result is false if this Client would now answer the question from its hosts file or a special-use zone. Otherwise
 // it is true for an answer of Cache.Set. It is also true if this Client would query the same servers or Exchanger, by a
 // route for the same domain.
 //
-// In the last case hasSameOrigin sets e.answerOrigin to the origin that this Client's own answer would have.
-func (c *core) hasSameOrigin(e *entry, exported, own answerSources) bool {
+// In the last case adoptOrigin sets e.answerOrigin to the origin that this Client's own answer would have.
+func (c *core) adoptOrigin(e *entry, exported, own answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
 	q := c.findRoute(&wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])})
@@ -199,7 +199,7 @@ func boolToByte(b bool) byte {
 // the data is invalid.
 //
 // In the returned entry, the field stored is the answer's age at the export, and not the time when it was stored. The
-// field client is 0 for an answer of Cache.Set. For an answer of a Client it is 1, until hasSameOrigin sets the number
+// field client is 0 for an answer of Cache.Set. For an answer of a Client it is 1, until adoptOrigin sets the number
 // of the importing Client.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {

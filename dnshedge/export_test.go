@@ -30,5 +30,5 @@ func SharesLane(c *Client, one, other string) bool {
 	l := &core.queryQueue
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.subqueueOf(zone(one)) == l.subqueueOf(zone(other))
+	return l.selectSubqueue(zone(one)) == l.selectSubqueue(zone(other))
 }

@@ -36,8 +36,8 @@ type queuedQuery struct {
 	arrival    uint64 // value of fairQueue.arrivals when the query was added
 }
 
-// A subqueue is a part of a fairQueue: the waiting queries for some domains, or of some clients. It is a linked list, the
-// oldest query first. fairQueue.mu guards its fields.
+// A subqueue is a part of a fairQueue: the waiting queries for some domains, or of some clients. It is a linked list,
+// the oldest query first. fairQueue.mu guards its fields.
 type subqueue struct {
 	first, last *queuedQuery
 	n           int
@@ -63,15 +63,15 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 type canceller interface{ Cancel() }
 
 // enqueue adds the query c to the queue. subqueueKey selects its subqueue. It is the domain of the question, or the
-// client's address. p becomes the entry of c in the queue, and must be the zero value. The caller must pass it to dequeue
-// when the query has ended.
+// client's address. p becomes the entry of c in the queue, and must be the zero value. The caller must pass it to
+// dequeue when the query has ended.
 //
-// If the queue is full, enqueue removes the oldest query of the longest subqueue, and calls its Cancel. That query may be
-// c itself.
+// If the queue is full, enqueue removes the oldest query of the longest subqueue, and calls its Cancel. That query may
+// be c itself.
 func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	l.mu.Lock()
 	l.arrivals++
-	s := l.subqueueOf(subqueueKey)
+	s := l.selectSubqueue(subqueueKey)
 	p.canceller, p.arrival, p.subqueue, p.prev = c, l.arrivals, s, s.last
 	if s.last == nil {
 		s.first = p
@@ -92,9 +92,9 @@ func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	}
 }
 
-// subqueueOf returns the subqueue for a key, which is a domain or a client's address. The number of subqueues is fixed,
-// and a hash of the key selects one. So several keys may share a subqueue. The caller must hold mu.
-func (l *fairQueue) subqueueOf(subqueueKey string) *subqueue {
+// selectSubqueue returns the subqueue for a key, which is a domain or a client's address. The number of subqueues is
+// fixed, and a hash of the key selects one. So several keys may share a subqueue. The caller must hold mu.
+func (l *fairQueue) selectSubqueue(subqueueKey string) *subqueue {
 	if l.subqueues == nil {
 		l.subqueues, l.seed = make([]subqueue, subqueueCount), maphash.MakeSeed()
 	}
@@ -147,19 +147,20 @@ type clientQueues struct {
 	streams   fairQueue // in subqueues by the client
 }
 
-// newClientQueues returns the queues for the questions of DNS clients that wait for answers. The limits are 2*maxInFlight
-// questions over UDP, and as many over streams. A maxInFlight of 0 stands for the default of Client.MaxInFlight.
+// newClientQueues returns the queues for the questions of DNS clients that wait for answers. The limits are
+// 2*maxInFlight questions over UDP, and as many over streams. A maxInFlight of 0 stands for the default of
+// Client.MaxInFlight.
 func newClientQueues(maxInFlight int) *clientQueues {
 	n := 2 * min(cmp.Or(max(0, maxInFlight), defaultInFlight), math.MaxInt/8)
 	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
 }
 
-// queueFor returns the queue in which a client's query waits, and the key of its subqueue there. A subqueue with many
-// queries does not displace the queries of others.
+// selectQueue returns the queue in which a client's query waits, and the key of its subqueue there. A subqueue with
+// many queries does not displace the queries of others.
 //
 // Over UDP the key is the domain of the question, because a UDP client can forge its address. Over streams it is the
 // client's IPv4 address or IPv6 /64 network.
-func (w *clientQueues) queueFor(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
+func (w *clientQueues) selectQueue(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.ApproximateZone()
 	}

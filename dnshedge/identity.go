@@ -60,9 +60,9 @@ func hashIdentity(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// identityOf returns a string that identifies an Exchanger in an export: a hash of its type and its Identity. It returns
-// "" if the Exchanger has no method Identity, or if the method returns "".
-func identityOf(e Exchanger) (identity string) {
+// identifyExchanger returns a string that identifies an Exchanger in an export: a hash of its type and its Identity. It
+// returns "" if the Exchanger has no method Identity, or if the method returns "".
+func identifyExchanger(e Exchanger) (identity string) {
 	known, ok := e.(identifier)
 	if !ok {
 		return ""
@@ -97,7 +97,7 @@ func (c *core) currentSources(now time.Time) answerSources {
 	all := answerSources{routes: make(map[string]string)}
 	switch {
 	case s.conf.Exchanger != nil:
-		all.defaultSource = identityOf(s.conf.Exchanger)
+		all.defaultSource = identifyExchanger(s.conf.Exchanger)
 	case s.system != nil:
 		all.defaultSource = c.systemIdentity(now, all.routes)
 	default:
@@ -108,7 +108,7 @@ func (c *core) currentSources(now time.Time) answerSources {
 	}
 	for domain, e := range s.routes {
 		if all.routes[domain] = all.defaultSource; e != nil {
-			all.routes[domain] = identityOf(e)
+			all.routes[domain] = identifyExchanger(e)
 		}
 	}
 	return all
@@ -172,8 +172,8 @@ func (s answerSources) appendSources(b []byte) []byte {
 	return decode.AppendBytes(b, own)
 }
 
-// decodeSources decodes the output of appendSources: the servers and Exchangers of the Client that wrote an export. If b
-// is damaged, all sources in the result are unknown, so that no answers of servers are imported.
+// decodeSources decodes the output of appendSources: the servers and Exchangers of the Client that wrote an export. If
+// b is damaged, all sources in the result are unknown, so that no answers of servers are imported.
 func decodeSources(b []byte) answerSources {
 	d := decode.Decoder(b)
 	s := answerSources{defaultSource: string(d.Bytes(uint64(len(b)))), routes: make(map[string]string)}

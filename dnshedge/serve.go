@@ -43,7 +43,7 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	q, limit := (*wire.Query)(nil), 0
 	if p.b, q, limit = c.appendResponse(p.b[:0], &p.q, w, r); q != nil {
 		messageBuffers.Put(p) // not needed while the servers are asked
-		l, subqueueKey := c.core.clientQueues.queueFor(w.RemoteAddr(), q)
+		l, subqueueKey := c.core.clientQueues.selectQueue(w.RemoteAddr(), q)
 		out, _ := c.core.enqueueQuery(context.Background(), l, subqueueKey).answerQueuedQuery(context.Background(), q)
 		p = messageBuffers.Get().(*messageBuffer)
 		p.b = appendResult(p.b[:0], q, out, limit)

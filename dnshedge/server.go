@@ -276,7 +276,7 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 	if err := s.startServing(pc); err != nil {
 		return err
 	}
-	read := s.readPackets
+	read := s.servePackets
 	if u, ok := pc.(*net.UDPConn); ok && runtime.GOOS == "linux" {
 		read = func(net.PacketConn) error { return s.readBatches(u) }
 	}
@@ -293,8 +293,8 @@ func (s *Server) ServePacket(pc net.PacketConn) error {
 	}
 }
 
-// readPackets reads and answers datagrams one at a time, until reading fails.
-func (s *Server) readPackets(pc net.PacketConn) error {
+// servePackets reads and answers datagrams one at a time, until reading fails.
+func (s *Server) servePackets(pc net.PacketConn) error {
 	var scratch wire.Query
 	in, out := make([]byte, batchBuffer), make([]byte, 0, 2048)
 	for {

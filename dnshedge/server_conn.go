@@ -75,7 +75,7 @@ func (s *Server) startConn(conn net.Conn) {
 	}
 	c.slot = slot
 	if usesTLS {
-		go c.serveAfterHandshake()
+		go c.handshakeAndServe()
 	} else {
 		go c.serveQueries()
 	}
@@ -112,10 +112,10 @@ func (c *serverConn) stopReading(inUse bool) {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
-// serveAfterHandshake performs the TLS handshake, and then starts serveQueries in a new goroutine: the handshake grows
+// handshakeAndServe performs the TLS handshake, and then starts serveQueries in a new goroutine: the handshake grows
 // the stack of its goroutine, which would stay large. The handshake and the first query together may take IdleTimeout.
 // After a failed handshake, serveQueries only closes the connection.
-func (c *serverConn) serveAfterHandshake() {
+func (c *serverConn) handshakeAndServe() {
 	ready := false
 	defer func() { // also if a callback of the TLS configuration calls runtime.Goexit
 		if !ready {
@@ -261,8 +261,8 @@ func (s *Server) tryBeginAnswer() bool {
 	return true
 }
 
-// queryBufferSize is the size of the buffer for queries that a connection has. It is enough for a query that is padded to
-// 256 bytes (RFC 8467), with its length prefix.
+// queryBufferSize is the size of the buffer for queries that a connection has. It is enough for a query that is padded
+// to 256 bytes (RFC 8467), with its length prefix.
 const queryBufferSize = 288
 
 // readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2). The message is valid until the next call.

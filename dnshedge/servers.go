@@ -107,7 +107,7 @@ func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Serv
 		return group.Target{
 			Upstream: &up, Scheme: scheme, Addresses: up.Addrs, IsLocal: up.isLoopback(),
 			Transport: transport.Config{
-				Dialer: s.dialing.dialerFor(up), Addr: up.Addr, Path: up.urlPath(), Post: up.Post, TLS: s.dialing.tlsConfigFor(up), Size: s.udpSize,
+				Dialer: s.dialing.newDialer(up), Addr: up.Addr, Path: up.urlPath(), Post: up.Post, TLS: s.dialing.newTLSConfig(up), Size: s.udpSize,
 			},
 		}, nil
 	})
@@ -268,17 +268,17 @@ func waitForDuration(ctx context.Context, d time.Duration) bool {
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
-		r := s.resolveWithVersion(ctx, q, explore, version)
+		r := s.resolveWithSystemVersion(ctx, q, explore, version)
 		if !r.isFailure(q.Query) || ctx.Err() != nil || s.system.Version(time.Now()) == version {
 			return r
 		}
 	}
 }
 
-// resolveWithVersion queries the operating system's servers. version is the number of their present list
+// resolveWithSystemVersion queries the operating system's servers. version is the number of their present list
 // (system.Servers.Version). As soon as that number changes, because the system has other servers, the exchange is
 // cancelled. If explore is true, any server may be queried first, to measure its latency.
-func (s *clientServers) resolveWithVersion(ctx context.Context, q question, explore bool, version uint64) *result {
+func (s *clientServers) resolveWithSystemVersion(ctx context.Context, q question, explore bool, version uint64) *result {
 	var mine transport.InlineContext
 	mine.Begin(ctx, 0)
 	defer mine.Cancel()
@@ -300,7 +300,7 @@ func (s *clientServers) resolveWithVersion(ctx context.Context, q question, expl
 // If explore is true, any of the servers for all names may be queried first, to measure its latency. With a strict
 // order, explore has no effect.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
-	named, _ := s.system.RouteServers(q.Query, time.Now())
+	named, _ := s.system.FindDomainServers(q.Query, time.Now())
 	if q.isRouted = named != nil; q.isRouted {
 		g, err := s.acquireSystemServers(named)
 		if err != nil {
@@ -359,8 +359,8 @@ func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group
 	}
 }
 
-// A queryTier is one of several groups of servers that are queried one after the other: each only when the groups before
-// it have failed or are late.
+// A queryTier is one of several groups of servers that are queried one after the other: each only when the groups
+// before it have failed or are late.
 type queryTier struct {
 	group      group.Servers
 	isFallback bool
@@ -423,9 +423,9 @@ func probeDownServers(q *wire.Query, tiers []queryTier) {
 	}
 }
 
-// countTimeShares returns into how many equal parts the remaining time of a question is divided. The tiers are groups of
-// servers that are queried one after the other, and each gets one part. But if the first tier is not a fallback tier, all
-// fallback tiers together get one part.
+// countTimeShares returns into how many equal parts the remaining time of a question is divided. The tiers are groups
+// of servers that are queried one after the other, and each gets one part. But if the first tier is not a fallback
+// tier, all fallback tiers together get one part.
 func countTimeShares(tiers []queryTier) (n int) {
 	for i, t := range tiers {
 		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
@@ -502,7 +502,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	done := make(chan struct{})
 	inTime := s.startNextTierWhenLate(mine, x, q.Query, tiers, func() bool {
 		defer close(done)
-		if isSecondTierFallback(tiers) && soFar().isDeliberateFailure() {
+		if isFollowedOnlyByFallback(tiers) && soFar().isDeliberateFailure() {
 			return true // the failure is final, and later tiers are not asked
 		}
 		rest = s.queryTiersInOrder(others, q, tiers[1:], soFar)
@@ -513,7 +513,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	final, isClosed := !r.isFailure(q.Query), errors.Is(r.err, transport.ErrClosed)
 	if !final {
 		r = betterResult(q.Query, before(), r)
-		final = isSecondTierFallback(tiers) && r.isDeliberateFailure()
+		final = isFollowedOnlyByFallback(tiers) && r.isDeliberateFailure()
 	}
 	begun := !inTime()
 	if final {
@@ -560,10 +560,12 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isSecondTierFallback reports whether the second of the tiers (groups of servers) is a fallback server and the first
-// is not. Only fallback servers follow after the first tier then. So a deliberate failure of the first tier, such as a
-// filter's REFUSED, is final: the fallback servers are not queried. There must be at least two tiers.
-func isSecondTierFallback(tiers []queryTier) bool { return !tiers[0].isFallback && tiers[1].isFallback }
+// isFollowedOnlyByFallback reports whether the second of the tiers (groups of servers) is a fallback server and the
+// first is not. Only fallback servers follow after the first tier then. So a deliberate failure of the first tier, such
+// as a filter's REFUSED, is final: the fallback servers are not queried. There must be at least two tiers.
+func isFollowedOnlyByFallback(tiers []queryTier) bool {
+	return !tiers[0].isFallback && tiers[1].isFallback
+}
 
 // isFromFallbackOnly reports whether the server that gave the result r is only in fallback tiers. It returns false if
 // the server is also in another tier. If it returns true, r must not replace a deliberate failure of a server that is
@@ -601,7 +603,7 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 		}
 	})
 	late, down := new(group.RecheckTimer), g.AreAllDown()
-	failed := func() bool { return !isSecondTierFallback(tiers) && x.CountFailedServers() == len(g) }
+	failed := func() bool { return !isFollowedOnlyByFallback(tiers) && x.CountFailedServers() == len(g) }
 	late.Start(func() time.Duration {
 		if g.AreAllDown() && (!down || slices.ContainsFunc(tiers[1:], func(later queryTier) bool { return !later.group.AreAllDown() })) || failed() {
 			return 0

@@ -24,7 +24,7 @@ func (c *Client) Stats() Stats {
 	}
 	n := core.count
 	s := Stats{
-		Name: c.Name, Enabled: !core.isOff(), Shadow: core.shadow, Closed: core.isClosed.Load(), ObserverPanics: n.observerPanics.Load(),
+		Name: c.Name, Enabled: !core.isHedgingOff(), Shadow: core.shadow, Closed: core.isClosed.Load(), ObserverPanics: n.observerPanics.Load(),
 		Queries: n.queries.Load(), Hits: n.hits.Load(), Stale: n.stale.Load(), Local: n.local.Load(), SearchMisses: n.searchMisses.Load(), Shared: n.shared.Load(),
 		Refreshes: n.refreshes.Load(), Failures: n.failures.Load(), Dropped: n.dropped.Load(),
 		Wire: n.group.Queries.Load(), Hedges: n.group.Hedges.Load(), HedgeWins: n.group.HedgeWins.Load(), Denied: n.group.Denied.Load(),

@@ -84,7 +84,7 @@ func (t *tracer) callGuarded(f func()) {
 // group.AttemptTracer.
 func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool) {
 	if t.Attempt != nil {
-		t.callGuarded(func() { t.Attempt(ctx, attemptInfo(q, to, n, hedge)) })
+		t.callGuarded(func() { t.Attempt(ctx, newAttemptInfo(q, to, n, hedge)) })
 	}
 }
 
@@ -93,13 +93,13 @@ func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Se
 // nil. It implements group.AttemptTracer.
 func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Done != nil {
-		t.callGuarded(func() { t.Done(ctx, attemptInfo(q, to, n, hedge), took, toStatusError(to, err)) })
+		t.callGuarded(func() { t.Done(ctx, newAttemptInfo(q, to, n, hedge), took, toStatusError(to, err)) })
 	}
 }
 
-// attemptInfo describes an attempt for functions of Trace. n is the number of the attempt, 0 for the primary. to is the
-// server to which it sends q, and hedge is true if it is a hedge.
-func attemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo {
+// newAttemptInfo describes an attempt for functions of Trace. n is the number of the attempt, 0 for the primary. to is
+// the server to which it sends q, and hedge is true if it is a hedge.
+func newAttemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo {
 	return AttemptInfo{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }
 
@@ -124,11 +124,12 @@ func (t *tracer) reportLocalAnswer(ctx context.Context, q *wire.Query, from Sour
 	}
 }
 
-// timesLookups reports whether Trace.Lookup is set, so that callers must measure the duration of lookups. t may be nil.
-func (t *tracer) timesLookups() bool { return t != nil && t.Lookup != nil }
+// hasLookupTrace reports whether Trace.Lookup is set, so that callers must measure the duration of lookups. t may be
+// nil.
+func (t *tracer) hasLookupTrace() bool { return t != nil && t.Lookup != nil }
 
-// reportLookup calls Trace.Lookup for the question q, which has ended with the answer a, or with err if that is not nil.
-// start is the time at which the caller asked. Trace.Lookup must be set.
+// reportLookup calls Trace.Lookup for the question q, which has ended with the answer a, or with err if that is not
+// nil. start is the time at which the caller asked. Trace.Lookup must be set.
 func (t *tracer) reportLookup(ctx context.Context, q *wire.Query, start time.Time, a *wire.Answer, err error) {
 	l := observe.DNSLookup{Name: q.PresentationName(), Type: q.Type, Duration: time.Since(start), ErrorType: lookupErrorType(a, err)}
 	t.callGuarded(func() { t.Lookup(ctx, l) })

@@ -5,8 +5,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// clientParts holds the parts of a Forwarder whose state is saved and whose statistics are reported. They are the Client
-// that answers queries, the Client that queries upstream servers, and the resolver or validator, if there is one.
+// clientParts holds the parts of a Forwarder whose state is saved and whose statistics are reported. They are the
+// Client that answers queries, the Client that queries upstream servers, and the resolver or validator, if there is
+// one.
 type clientParts struct {
 	client    *dnshedge.Client // answers the forwarder's clients
 	upstreams *dnshedge.Client // asks servers; without a validator it is equal to client
@@ -25,10 +26,10 @@ type resolver interface {
 // that this package calls, so that programs without validation do not link package dnssec.
 type validator interface{ Stats() observe.RecursorStats }
 
-// newClientParts finds the parts of a Forwarder by the Exchanger of its Client c, which may be a resolver or a
+// findClientParts finds the parts of a Forwarder by the Exchanger of its Client c, which may be a resolver or a
 // validator. A validator may wrap a second Client, which queries the upstream servers. Without a second Client, c is
 // also the Client for upstream servers.
-func newClientParts(c *dnshedge.Client) clientParts {
+func findClientParts(c *dnshedge.Client) clientParts {
 	parts := clientParts{client: c, upstreams: c}
 	switch e := c.Exchanger.(type) {
 	case resolver:

@@ -120,8 +120,8 @@ type Limits struct {
 }
 
 // DefaultLimits returns the limits of a Config without Limits: no limit of questions, 1000 connections, 100 of one
-// client, and one UDP socket. Where the kernel distributes clients evenly (Linux, FreeBSD, DragonFly), there are as many
-// UDP sockets as processors in use (GOMAXPROCS).
+// client, and one UDP socket. Where the kernel distributes clients evenly (Linux, FreeBSD, DragonFly), there are as
+// many UDP sockets as processors in use (GOMAXPROCS).
 func DefaultLimits() Limits {
 	l := Limits{Conns: 1000, ConnsPerClient: 100, UDPSockets: 1}
 	if slices.Contains([]string{"linux", "freebsd", "dragonfly"}, runtime.GOOS) {
@@ -190,8 +190,8 @@ type Forwarder struct {
 	state        map[string]stateStore // to save, by the name of the file
 }
 
-// A service is an open listener or UDP socket of a Forwarder. Its function serve answers the queries of clients until the
-// shutdown. The Closer, which closes it after a failed New, is nil for a Listener of another module.
+// A service is an open listener or UDP socket of a Forwarder. Its function serve answers the queries of clients until
+// the shutdown. The Closer, which closes it after a failed New, is nil for a Listener of another module.
 type service struct {
 	io.Closer
 	serve func() error
@@ -217,7 +217,7 @@ func New(conf Config) (*Forwarder, error) {
 	f.server = &dnshedge.Server{Client: conf.Client, Admit: f.access.admitQuery, MaxConns: limits.Conns}
 	f.webServer = &dnshedge.Server{Client: conf.Client}
 	if conf.StateFile != "" {
-		f.state = newClientParts(conf.Client).stateStores(conf.StateFile)
+		f.state = findClientParts(conf.Client).stateStores(conf.StateFile)
 	}
 	for path, s := range f.state {
 		if err := checkWritable(path); err != nil {

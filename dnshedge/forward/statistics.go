@@ -23,7 +23,7 @@ type metric struct {
 func MetricsHandler(prefix string, c *dnshedge.Client) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		writeMetrics(w, prefix, newClientParts(c))
+		writeMetrics(w, prefix, findClientParts(c))
 	})
 }
 
@@ -112,7 +112,7 @@ func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Mic
 // WriteReport writes the statistics of c, and of its resolver or validator, to w as text for people. c must not be nil.
 // The format may change.
 func WriteReport(w io.Writer, c *dnshedge.Client) {
-	parts := newClientParts(c)
+	parts := findClientParts(c)
 	client, upstreams := c.Stats(), parts.upstreams.Stats()
 	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
 	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",

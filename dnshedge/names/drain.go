@@ -108,7 +108,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	if once {
 		b = &retryableBody{ReadCloser: req.Body}
 		own.Body = b
-		defer func() { b.recordReturned(err) }() // also if rt panics
+		defer func() { b.recordRoundTripReturned(err) }() // also if rt panics
 	}
 	resp, err = d.rt.RoundTrip(own)
 	for again := 0; once && again < maxResends && b.resetIfRetryable(err); again++ {
@@ -175,10 +175,10 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	return true
 }
 
-// recordReturned records that RoundTrip has returned, with the error err. From now on, Close closes the body, as callers
-// of RoundTrip expect. The body is closed at once if Close was called before, or if RoundTrip failed without reading the
-// body.
-func (b *retryableBody) recordReturned(err error) {
+// recordRoundTripReturned records that RoundTrip has returned, with the error err. From now on, Close closes the body,
+// as callers of RoundTrip expect. The body is closed at once if Close was called before, or if RoundTrip failed without
+// reading the body.
+func (b *retryableBody) recordRoundTripReturned(err error) {
 	b.mu.Lock()
 	b.hasReturned = true
 	closes := b.closed || err != nil && !b.read
@@ -241,8 +241,8 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	h.updateDraining(now)
 }
 
-// trackingOf returns the record of a connection that DialContext has made. c may be a wrapper with a method NetConn, such
-// as a TLS connection. It returns nil for connections that were made otherwise.
+// trackingOf returns the record of a connection that DialContext has made. c may be a wrapper with a method NetConn,
+// such as a TLS connection. It returns nil for connections that were made otherwise.
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {

@@ -284,21 +284,21 @@ func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState)
 	case slots <- struct{}{}:
 		over := sync.OnceFunc(func() { <-slots })
 		defer over()
-		if h.beginLookup(l) {
+		if h.markLookupStarted(l) {
 			defer time.AfterFunc(slotTime, over).Stop()
 			h.lookupBothFamilies(ctx)
 		}
 	case <-l.abandoned:
 	case <-ctx.Done():
-		if h.beginLookup(l) {
+		if h.markLookupStarted(l) {
 			h.endLookup([2]*lookup.FamilyResult{})
 		}
 	}
 }
 
-// beginLookup marks the lookup l as started, now that the limit of running lookups permits it, and returns true. It
-// returns false if no caller waits for the lookup any more: it must then not be performed.
-func (h *host) beginLookup(l *lookupState) bool {
+// markLookupStarted marks the lookup l as started, now that the limit of running lookups permits it, and returns true.
+// It returns false if no caller waits for the lookup any more: it must then not be performed.
+func (h *host) markLookupStarted(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	if h.lookup != l {
@@ -343,8 +343,8 @@ func (h *host) lookupBothFamilies(ctx context.Context) {
 	h.endLookup(both)
 }
 
-// queryFamily performs the query for one record type, A or AAAA, and sets the addresses or the error in r. The error is a
-// *net.DNSError. A panic of the Exchanger becomes an error of the lookup, because no caller could recover it.
+// queryFamily performs the query for one record type, A or AAAA, and sets the addresses or the error in r. The error is
+// a *net.DNSError. A panic of the Exchanger becomes an error of the lookup, because no caller could recover it.
 func (h *host) queryFamily(ctx context.Context, typ uint16, r *lookup.FamilyResult) {
 	err := errNothing // if the Exchanger ends the goroutine
 	defer func() {
@@ -625,9 +625,9 @@ func (h *host) compareAddresses(a, b netip.Addr) int {
 	return destination{a, h.addrs[a].source}.compareTo(destination{b, h.addrs[b].source})
 }
 
-// secondFamily returns which address family is dialled second when the families alternate: 0 for IPv4, and 1 for IPv6. It
-// is the family whose best address is worse, and IPv4 if both are equal. The best address of each family must stand first
-// in families.
+// secondFamily returns which address family is dialled second when the families alternate: 0 for IPv4, and 1 for IPv6.
+// It is the family whose best address is worse, and IPv4 if both are equal. The best address of each family must stand
+// first in families.
 func (h *host) secondFamily(families [2][]netip.Addr) int {
 	if len(families[0]) > 0 && len(families[1]) > 0 && h.compareAddresses(families[0][0], families[1][0]) < 0 {
 		return 1

@@ -245,11 +245,11 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 	}
 }
 
-// Refresh makes Names look up a host again, although the TTL of its addresses has not ended: at once, or MinTTL after the
-// last lookup if that is later. The known addresses remain in use meanwhile.
+// Refresh makes Names look up a host again, although the TTL of its addresses has not ended: at once, or MinTTL after
+// the last lookup if that is later. The known addresses remain in use meanwhile.
 //
-// A host without connections, dials or watchers is looked up when it is next used. Refresh does not wait for the lookup.
-// It does nothing if the host is not stored.
+// A host without connections, dials or watchers is looked up when it is next used. Refresh does not wait for the
+// lookup. It does nothing if the host is not stored.
 func (n *Names) Refresh(host string) {
 	n.init()
 	n.mu.Lock()
@@ -296,7 +296,7 @@ func (n *Names) isClosed() bool {
 // previous lookup failed. It returns an error if Names is closed, or if no address is known at the end of the lookup or
 // of ctx. Otherwise the caller must call releaseHost.
 func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
-	h, err := n.awaitHost(ctx, name, want, all)
+	h, err := n.waitForKnownHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
 		cause := context.Cause(ctx)
 		err = &net.DNSError{UnwrapErr: cause, Err: cause.Error(), Name: name, IsTimeout: ctx.Err() == context.DeadlineExceeded}
@@ -304,13 +304,13 @@ func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressF
 	return h, err
 }
 
-// awaitHost starts a lookup of a host if necessary, waits for it, and returns the host if it then has known addresses.
-// If all is true, it waits for the results of all families in want, and otherwise for any result. The comment of
-// acquireKnownHost says how long it waits.
+// waitForKnownHost starts a lookup of a host if necessary, waits for it, and returns the host if it then has known
+// addresses. If all is true, it waits for the results of all families in want, and otherwise for any result. The
+// comment of acquireKnownHost says how long it waits.
 //
 // If ctx ends before an address is known, the error is that of the last lookup, or errClosed. acquireKnownHost replaces
 // it by the cause of ctx.
-func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
+func (n *Names) waitForKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -338,8 +338,8 @@ func (n *Names) awaitHost(ctx context.Context, name string, want addressFamilies
 	return nil, h.err
 }
 
-// releaseHost ends one use of h, which began with acquireKnownHost or acquireHost. After the last use, h is not looked up
-// again, and may be removed from memory. The caller must not hold mu.
+// releaseHost ends one use of h, which began with acquireKnownHost or acquireHost. After the last use, h is not looked
+// up again, and may be removed from memory. The caller must not hold mu.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -387,8 +387,8 @@ func (n *Names) removeUnusedHost(h *host) {
 	}
 }
 
-// forgetHost removes a host that no connection, dial or watcher uses, and all its addresses, from memory. A later lookup
-// of the host starts anew. The caller must hold mu.
+// forgetHost removes a host that no connection, dial or watcher uses, and all its addresses, from memory. A later
+// lookup of the host starts anew. The caller must hold mu.
 func (n *Names) forgetHost(h *host) {
 	n.removeUnusedHost(h)
 	delete(n.hosts, h.name)

@@ -228,7 +228,7 @@ func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 		cancel(race.ErrLost)
 		for ; running > 0; running-- {
 			r := <-results
-			x.events.reportOutcome(a, &r.last, outcomeOfCancelled(ctx))
+			x.events.reportOutcome(a, &r.last, cancelledQueryOutcome(ctx))
 		}
 	}()
 	start(x.attempts[MaxHedges])
@@ -256,9 +256,9 @@ func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	}
 }
 
-// outcomeOfCancelled returns the outcome, for observers, of a query that was cancelled together with ctx: Lost if
+// cancelledQueryOutcome returns the outcome, for observers, of a query that was cancelled together with ctx: Lost if
 // another query or attempt has won, and Failed if the time ran out or the caller cancelled the question.
-func outcomeOfCancelled(ctx context.Context) race.Outcome {
+func cancelledQueryOutcome(ctx context.Context) race.Outcome {
 	if context.Cause(ctx) == race.ErrLost {
 		return race.Lost
 	}

@@ -10,7 +10,8 @@ import (
 )
 
 // An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
-// hedges, and the end. Without observers, it is nil. Then only reportDenied and reportOutcome may be called, which do nothing.
+// hedges, and the end. Without observers, it is nil. Then only reportDenied and reportOutcome may be called, which do
+// nothing.
 //
 // Each attempt runs in one goroutine, and only that goroutine uses the attempt's element of the field lastQueries. The
 // field delay must be set before the first attempt starts.

@@ -27,10 +27,10 @@ const (
 // delay, a query or its response is probably lost. The slow delay is the shortest delay at which the hedge budget
 // suffices for hedging every query that is still unanswered. It is safe for concurrent use.
 type latencyEstimator struct {
-	hedging      *Hedging      // the Client's configuration; never changes
-	key          *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes
-	minLossDelay time.Duration // shortest loss delay; never changes
-	minMissDelay time.Duration // shortest result of unansweredDelay; never changes
+	hedging            *Hedging      // the Client's configuration; never changes
+	key                *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes
+	minLossDelay       time.Duration // shortest loss delay; never changes
+	minUnansweredDelay time.Duration // shortest result of unansweredDelay; never changes
 
 	rto rtoEstimator // retransmission timeout; has a lock of its own
 
@@ -62,7 +62,9 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 // It is lossDelay, the time after which a query is probably lost, but at least 10 ms, or 2 ms for a server on this
 // machine. The configured minimum of the hedge delay (Hedging.MinDelay) may be shorter than that. It makes hedges start
 // early, but does not make a server silent that is a few milliseconds late.
-func (l *latencyEstimator) unansweredDelay() time.Duration { return max(l.lossDelay(), l.minMissDelay) }
+func (l *latencyEstimator) unansweredDelay() time.Duration {
+	return max(l.lossDelay(), l.minUnansweredDelay)
+}
 
 // slowDelay returns the delay after which a query counts as slow and is hedged. The hedge budget suffices for hedging
 // every query that is still unanswered after that delay. It is 100 ms (initialDelay) until ten latencies have been

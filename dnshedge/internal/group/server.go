@@ -63,7 +63,7 @@ func newServer(p *Pool, name string, t Target) *Server {
 	h := &p.conf.Hedging
 	s := &Server{
 		Name: name, Upstream: t.Upstream, pool: p,
-		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay, minMissDelay: DefaultMinDelay},
+		latencyEstimator: &latencyEstimator{hedging: h, key: p.conf.Engine.Key(policy.Name{Host: name}), minLossDelay: h.MinDelay, minUnansweredDelay: DefaultMinDelay},
 		health:           &health{host: name, log: p.conf.Log},
 		account:          serverBudgets{sharedBucket: p.sharedBucket, serverBucket: budget.NewBucket(h.Share, Burst)},
 		recoversLoss:     t.Scheme.RecoversLoss && len(t.Addresses) <= 1,
@@ -72,7 +72,7 @@ func newServer(p *Pool, name string, t Target) *Server {
 	s.key.AddBuckets(s.account.sharedBucket, s.account.serverBucket)
 	s.lastAsked.Store(time.Now().UnixNano())
 	if t.IsLocal {
-		s.minLossDelay, s.minMissDelay = h.LocalMinDelay, DefaultLocalMinDelay
+		s.minLossDelay, s.minUnansweredDelay = h.LocalMinDelay, DefaultLocalMinDelay
 	}
 	config := t.Transport
 	config.Owner = s

@@ -95,8 +95,8 @@ func (f *Servers) HasRotateOption() bool {
 	return f.state.rotate
 }
 
-// DefaultServers returns the servers for all names, except names for which RouteServers returns other servers. now is
-// the current time. If the configuration lists no server, it returns the loopback addresses. It also does so if the
+// DefaultServers returns the servers for all names, except names for which FindDomainServers returns other servers. now
+// is the current time. If the configuration lists no server, it returns the loopback addresses. It also does so if the
 // file is missing, or the process may not read it.
 //
 // It returns an error if reading fails for another reason and no earlier read has succeeded. The next call reads again.
@@ -110,11 +110,12 @@ func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 // earlier result. now is the current time.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// RouteServers returns the servers for the longest domain that has servers of its own, such as the domain of a VPN, and
-// contains the name of q. The second result is the length of that domain in wire format. now is the current time.
+// FindDomainServers returns the servers for the longest domain that has servers of its own, such as the domain of a
+// VPN, and contains the name of q. The second result is the length of that domain in wire format. now is the current
+// time.
 //
 // If no domain with servers of its own contains the name, or f is nil, it returns nil and 0.
-func (f *Servers) RouteServers(q *wire.Query, now time.Time) ([]Server, int) {
+func (f *Servers) FindDomainServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f == nil || f.Ask == nil {
 		return nil, 0
 	}

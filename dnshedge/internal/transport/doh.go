@@ -436,7 +436,7 @@ func isStreamReset(err error) bool {
 // in sent the time at which the request was written.
 //
 // It returns errors of net/http unchanged, with two exceptions: ErrClosed if the transport is closed, and errNoStream
-// if the request must be sent over another connection (see isMoved).
+// if the request must be sent over another connection (see mustChangeConn).
 func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
@@ -462,7 +462,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 		},
 		// GotConn is too early: the request may still wait for a free stream.
 		WroteHeaders: func() {
-			if !isMoved(ctx) {
+			if !mustChangeConn(ctx) {
 				sent.writtenAt.Store(time.Now().UnixNano())
 				d.Owner.RecordQuery()
 			}
@@ -478,7 +478,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	if err != nil {
 		if d.ctx.Err() != nil {
 			err = ErrClosed
-		} else if isMoved(ctx) {
+		} else if mustChangeConn(ctx) {
 			err = errNoStream
 		}
 		return nil, 0, err
@@ -761,9 +761,9 @@ func (h *httpConn) retireConnection() {
 // a result of cancelIfSerial. When h connects for the first time, waiting requests get its streams.
 //
 // net/http may choose a connection for a request that is already canceled. If it was canceled to be sent over another
-// connection (see isMoved), recordConnection closes the connection, so that the request is not written.
+// connection (see mustChangeConn), recordConnection closes the connection, so that the request is not written.
 func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo) {
-	if isMoved(ctx) {
+	if mustChangeConn(ctx) {
 		_ = i.Conn.Close()
 	}
 	h.recordProtocol(i)
@@ -844,9 +844,11 @@ func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ con
 	}
 }
 
-// isMoved reports whether a request was canceled in order to be sent over another connection, because its own uses
-// HTTP/1.1 and carries one request at a time. ctx is the context of the request, a result of cancelIfSerial.
-func isMoved(ctx context.Context) bool { return ctx.Err() != nil && context.Cause(ctx) == errNoStream }
+// mustChangeConn reports whether a request was canceled in order to be sent over another connection, because its own
+// uses HTTP/1.1 and carries one request at a time. ctx is the context of the request, a result of cancelIfSerial.
+func mustChangeConn(ctx context.Context) bool {
+	return ctx.Err() != nil && context.Cause(ctx) == errNoStream
+}
 
 // recordAnswer records that an HTTP response has arrived over h. probe must be true if the response is the response to
 // a probe, and isHTTP2 if it came over HTTP/2.

@@ -26,10 +26,10 @@ type InlineContext struct {
 
 var _ context.Context = (*InlineContext)(nil)
 
-// An endListener is notified when an InlineContext ends, by a call of endWith. err and cause are the values that Err
-// and contextCause return for that context. The context's lock is held during the call, so endWith must not block or
+// An endListener is notified when an InlineContext ends, by a call of endContext. err and cause are the values that Err
+// and contextCause return for that context. The context's lock is held during the call, so endContext must not block or
 // call a method of the context.
-type endListener interface{ endWith(err, cause error) }
+type endListener interface{ endContext(err, cause error) }
 
 // Begin starts the context, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 or less
 // means no timeout.
@@ -40,13 +40,13 @@ func (s *InlineContext) Begin(parent context.Context, timeout time.Duration) {
 		end := time.Now().Add(timeout)
 		if at, ok := parent.Deadline(); !ok || end.Before(at) {
 			s.end = end
-			s.timer = time.AfterFunc(timeout, func() { s.endWith(context.DeadlineExceeded, context.DeadlineExceeded) })
+			s.timer = time.AfterFunc(timeout, func() { s.endContext(context.DeadlineExceeded, context.DeadlineExceeded) })
 		}
 	}
 	if p, ok := parent.(*InlineContext); ok {
 		p.addListener(s)
 	} else if parent.Done() != nil {
-		s.stopWatching = context.AfterFunc(parent, func() { s.endWith(parent.Err(), context.Cause(parent)) })
+		s.stopWatching = context.AfterFunc(parent, func() { s.endContext(parent.Err(), context.Cause(parent)) })
 	}
 }
 
@@ -56,7 +56,7 @@ func (s *InlineContext) End(cause error) {
 	if cause == nil {
 		cause = context.Canceled
 	}
-	s.endWith(context.Canceled, cause)
+	s.endContext(context.Canceled, cause)
 	if p, ok := s.parent.(*InlineContext); ok {
 		p.removeListener(s)
 	} else if s.stopWatching != nil {
@@ -70,9 +70,9 @@ func (s *InlineContext) End(cause error) {
 // Cancel ends the context with the error and the cause context.Canceled.
 func (s *InlineContext) Cancel() { s.End(nil) }
 
-// endWith ends the context with the given error and cause, and calls its listeners. Further calls have no effect. It
+// endContext ends the context with the given error and cause, and calls its listeners. Further calls have no effect. It
 // implements endListener, so that a derived InlineContext ends with its parent.
-func (s *InlineContext) endWith(err, cause error) {
+func (s *InlineContext) endContext(err, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -83,24 +83,24 @@ func (s *InlineContext) endWith(err, cause error) {
 		close(s.done)
 	}
 	for _, w := range s.listeners {
-		w.endWith(err, cause)
+		w.endContext(err, cause)
 	}
 	s.listeners = nil
 }
 
-// addListener registers w: w.endWith is called when the context ends, or at once if the context has already ended.
+// addListener registers w: w.endContext is called when the context ends, or at once if the context has already ended.
 func (s *InlineContext) addListener(w endListener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		w.endWith(s.err, s.cause)
+		w.endContext(s.err, s.cause)
 		return
 	}
 	s.listeners = append(s.listeners, w)
 }
 
 // removeListener removes w from the listeners that addListener has registered. It returns false if w is not registered,
-// for example because the context has ended and has called w.endWith.
+// for example because the context has ended and has called w.endContext.
 func (s *InlineContext) removeListener(w endListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *InlineContext) AfterFunc(f func()) (stop func() bool) {
 // An afterFuncListener is an endListener that calls f in a new goroutine when the context ends.
 type afterFuncListener struct{ f func() }
 
-func (a *afterFuncListener) endWith(error, error) { go a.f() }
+func (a *afterFuncListener) endContext(error, error) { go a.f() }
 
 // contextCause returns the cause of the end of ctx, or nil if ctx has not ended. Unlike context.Cause, it also returns
 // the cause of an InlineContext, for which context.Cause returns only ctx.Err().

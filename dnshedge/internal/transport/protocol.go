@@ -76,7 +76,7 @@ var _ sender = (*protocolTransport)(nil)
 type messageConnPool struct {
 	mu         sync.Mutex            // guards the fields below, and the counters of the connections
 	conns      []*pooledMessageConn  // open connections
-	openings   []*messageConnOpening // connections that are being opened, oldest first
+	openings   []*pendingMessageConn // connections that are being opened, oldest first
 	waiting    int                   // number of queries that wait for a connection
 	nextGrowth time.Time             // no additional connection is opened before this time
 	closed     bool                  // the pool must get no further connection; only used for the pool of a single query
@@ -102,9 +102,9 @@ type queryInFlight struct {
 	began time.Time // time at which the query was assigned
 }
 
-// A messageConnOpening is an attempt to open a connection. Several queries can wait for its result: the connection or
+// A pendingMessageConn is an attempt to open a connection. Several queries can wait for its result: the connection or
 // an error.
-type messageConnOpening struct {
+type pendingMessageConn struct {
 	done chan struct{}      // closed when conn or err is set
 	conn *pooledMessageConn // the opened connection; nil: err is set, or the opening has not ended
 	err  error              // why the connection could not be opened
@@ -254,7 +254,7 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 	start := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var o *messageConnOpening // the opening that the query waits for; nil: none
+	var o *pendingMessageConn // the opening that the query waits for; nil: none
 	for {
 		if conn := l.selectConn(o); conn != nil {
 			c = conn.addQuery()
@@ -279,7 +279,7 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 
 // wait waits until the opening o has ended, or until a connection may have room for another query. o may be nil. It
 // returns true then, and false if ctx ends first. The caller must hold l.mu, which wait unlocks while it waits.
-func (l *messageConnPool) wait(ctx context.Context, o *messageConnOpening) bool {
+func (l *messageConnPool) wait(ctx context.Context, o *pendingMessageConn) bool {
 	var opened chan struct{}
 	if o != nil {
 		opened = o.done
@@ -308,7 +308,7 @@ func (l *messageConnPool) wait(ctx context.Context, o *messageConnOpening) bool 
 //
 // o is the opening for which the query has waited, or nil. If no connection has room, and the connection that o opened
 // has already ended, selectConn returns this ended connection. The query then fails, instead of waiting again.
-func (l *messageConnPool) selectConn(o *messageConnOpening) *pooledMessageConn {
+func (l *messageConnPool) selectConn(o *pendingMessageConn) *pooledMessageConn {
 	l.removeEnded()
 	if len(l.conns) > 0 {
 		c := slices.MinFunc(l.conns, func(a, b *pooledMessageConn) int {
@@ -349,10 +349,10 @@ func (l *messageConnPool) isFull() bool {
 //
 // It returns nil if no opening is running and the pool is full, and ErrClosed if the transport is closed. The caller
 // must hold l.mu.
-func (p *protocolTransport) joinOpening(l *messageConnPool) (*messageConnOpening, error) {
+func (p *protocolTransport) joinOpening(l *messageConnPool) (*pendingMessageConn, error) {
 	n := len(l.openings)
 	if isShort := n == 0 || n < len(l.conns) && l.waiting >= n*l.connLimit(); isShort && !l.isFull() {
-		o := &messageConnOpening{done: make(chan struct{})}
+		o := &pendingMessageConn{done: make(chan struct{})}
 		if !p.spawnGoroutine(func() { p.openConn(l, o) }) {
 			return nil, ErrClosed
 		}
@@ -381,7 +381,7 @@ func (l *messageConnPool) wakeWaitingQuery() {
 // closes the connection and stores ErrClosed.
 //
 // If the connection cannot be opened, but the pool has another one, the pool opens none for five seconds (growPause).
-func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) {
+func (p *protocolTransport) openConn(l *messageConnPool, o *pendingMessageConn) {
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
 	start := time.Now()
@@ -389,7 +389,7 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *messageConnOpening) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer close(o.done)
-	l.openings = slices.DeleteFunc(l.openings, func(other *messageConnOpening) bool { return other == o })
+	l.openings = slices.DeleteFunc(l.openings, func(other *pendingMessageConn) bool { return other == o })
 	switch {
 	case p.ctx.Err() != nil || l.closed:
 		o.err = ErrClosed
@@ -544,8 +544,8 @@ func (f *queryInFlight) lowerLimit() {
 	f.limit, f.limitSince = max(1, min(f.limit, others)), time.Now()
 }
 
-// releaseQuery records that the query has ended, with a response if answered is true. It returns the number of responses
-// of the connection so far, and whether other queries are in flight.
+// releaseQuery records that the query has ended, with a response if answered is true. It returns the number of
+// responses of the connection so far, and whether other queries are in flight.
 func (f *queryInFlight) releaseQuery(answered bool) (answers int, others bool) {
 	f.pool.mu.Lock()
 	defer f.pool.mu.Unlock()

@@ -59,7 +59,7 @@ var _ sender = (*streamTransport)(nil)
 type streamConnPool struct {
 	mu      sync.Mutex   // guards the fields below
 	conn    *connection  // the connection that accepts queries; nil: none
-	opening *openingConn // the connection that is being opened for waiting queries; nil: none
+	opening *pendingConn // the connection that is being opened for waiting queries; nil: none
 	open    int          // number of open connections, plus the connections that are being opened
 	closed  bool         // the transport is closed
 
@@ -107,8 +107,8 @@ func (l *streamConnPool) recordConnEnd(answers int, cut bool) {
 	l.answersBeforeCut = answers
 }
 
-// An openingConn is a connection that is being opened, and the queries that wait for it.
-type openingConn struct {
+// An pendingConn is a connection that is being opened, and the queries that wait for it.
+type pendingConn struct {
 	began   time.Time     // time at which the opening began
 	queries int           // number of queries that wait; guarded by streamConnPool.mu
 	done    chan struct{} // closed when conn or err is set
@@ -304,7 +304,7 @@ func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPo
 	}
 	o := l.opening
 	if o == nil || l.open < maxOpen && (l.limit > 0 && o.queries >= l.limit || time.Since(o.began) > s.Owner.StallTimeout()) {
-		o = &openingConn{began: time.Now(), done: make(chan struct{})}
+		o = &pendingConn{began: time.Now(), done: make(chan struct{})}
 		l.opening = o
 		l.open++
 		s.wg.Go(func() { s.openConnection(l, o) })
@@ -322,7 +322,7 @@ func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPo
 // openConnection opens a connection for the pool l within five seconds (dialTimeout), including the TLS handshake. It
 // passes the connection or the error to finishOpening, which stores it in o and wakes the waiting queries. It continues
 // even if no query waits any more, because the next query needs the connection as well.
-func (s *streamTransport) openConnection(l *streamConnPool, o *openingConn) {
+func (s *streamTransport) openConnection(l *streamConnPool, o *pendingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
 	defer func() { s.finishOpening(l, o, c, err, time.Since(start)) }()
@@ -345,7 +345,7 @@ var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
 // finishOpening ends the opening of a connection. It stores either err or the opened connection c in o, and wakes the
 // queries that wait for o. Queries of the pool l then use c. If the transport was closed meanwhile, finishOpening
 // closes c and stores ErrClosed. took is the time for dialing and the handshake.
-func (s *streamTransport) finishOpening(l *streamConnPool, o *openingConn, c net.Conn, err error, took time.Duration) {
+func (s *streamTransport) finishOpening(l *streamConnPool, o *pendingConn, c net.Conn, err error, took time.Duration) {
 	defer close(o.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -230,7 +230,7 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 		a, err = d.readResponse()
 		s.removeListener(d)
 	} else {
-		stop := context.AfterFunc(ctx, func() { d.endWith(nil, nil) })
+		stop := context.AfterFunc(ctx, func() { d.endContext(nil, nil) })
 		a, err = d.readResponse()
 		expiring = !stop()
 	}
@@ -278,9 +278,9 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endWith implements endListener. It is called when the query's context ends, and ends a pending read of the query's
+// endContext implements endListener. It is called when the query's context ends, and ends a pending read of the query's
 // own socket, which then returns a timeout. It ignores the errors of the context.
-func (d *udpQuery) endWith(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
+func (d *udpQuery) endContext(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // writeQuery writes the query to the socket c, stores the time in the field sent, and reports the query to the Owner.
 func (d *udpQuery) writeQuery(c net.Conn) error {
@@ -406,8 +406,8 @@ func (u *udpTransport) reportSpoofed(err error) {
 // (TryBeginAbandonedQuery), the query's own socket stays open until AbandonedLifetime after the sending. The latency of
 // a late response can then be measured, and that response cannot reach the next socket with the same port.
 //
-// expiring must be true if endWith may still be called for the query, because its context has ended. endWith interrupts
-// a read of the socket, which is then repeated.
+// expiring must be true if endContext may still be called for the query, because its context has ended. endContext
+// interrupts a read of the socket, which is then repeated.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.TryBeginAbandonedQuery() {

@@ -174,7 +174,7 @@ func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 		}
 		a.EDNS = true
 		code = uint16(b[r.ttl]) << 4
-		for kind, o := range eachOption(r.data) {
+		for kind, o := range forEachOption(r.data) {
 			data := o[4:]
 			switch {
 			case kind == optCookie:

@@ -198,7 +198,7 @@ func (q *Query) WithForwardedOptions() (*Query, error) {
 	}
 	f := *q
 	f.options = nil
-	for code, o := range eachOption(q.options) {
+	for code, o := range forEachOption(q.options) {
 		if !isForwardedOption(code) {
 			continue
 		}
@@ -247,9 +247,9 @@ func isClientSubnet(o []byte) bool {
 	return prefix%8 == 0 || address[len(address)-1]<<(prefix%8) == 0
 }
 
-// eachOption yields each EDNS option in data, which is the data of an OPT record. It yields the option code, and the
+// forEachOption yields each EDNS option in data, which is the data of an OPT record. It yields the option code, and the
 // whole option in wire format. It stops at a malformed option.
-func eachOption(data []byte) iter.Seq2[uint16, []byte] {
+func forEachOption(data []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(data) >= 4 {
 			n := 4 + int(binary.BigEndian.Uint16(data[2:]))
@@ -340,7 +340,7 @@ func (q *Query) parseMessage(b []byte, keepsOption func(uint16) bool) error {
 		opts++
 		misplaced = misplaced || r.section != additional
 		version = max(version, b[r.ttl+1])
-		for code, o := range eachOption(r.data) {
+		for code, o := range forEachOption(r.data) {
 			if keepsOption(code) {
 				q.options = append(q.options, o...)
 			}

@@ -60,7 +60,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 // If the result is false, package dns must parse the response. It decides whether the OPT record is malformed.
 func isReadableOPT(data []byte) bool {
 	n := 0
-	for code, o := range eachOption(data) {
+	for code, o := range forEachOption(data) {
 		n += len(o)
 		if code == dns.EDNS0EDE && len(o) < 6 || code == optKeepalive && len(o) != 4 && len(o) != 6 {
 			return false
