@@ -20,9 +20,9 @@ func ParseKey(domain string) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
-// LongestMatch finds the longest domain that contains q's name. It returns the value stored for that domain, and n, the
-// domain's length in wire format. Without a match it returns the zero value and 0. The keys of domains must be results
-// of ParseKey.
+// LongestMatch finds the longest domain that contains the name of q. It returns the value stored for that domain, and
+// n, the domain's length in bytes in wire format. Without a match it returns the zero value and 0. The keys of domains
+// must be results of ParseKey.
 //
 // For a DS question, the domain must contain the parent of q's name, because the parent zone has the DS records (RFC
 // 4035 §3.1.4.1).

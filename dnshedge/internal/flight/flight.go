@@ -12,8 +12,8 @@ package flight
 import "context"
 
 // A Flight is the shared part of a running operation whose result several callers wait for (single flight): its key,
-// its number of callers, and a channel that is closed at its end. Each operation type embeds a Flight and adds its own
-// results. K is the type of the Group's keys.
+// the number of callers, and a channel that is closed when the operation ends. Each operation type embeds a Flight and
+// adds its own results. K is the type of the Group's keys.
 type Flight[K comparable] struct {
 	Key K // must not be changed
 	// Cancel is called when RemoveCaller removes the last caller with a cause, and gets this cause. It must not
@@ -33,7 +33,7 @@ type Flight[K comparable] struct {
 // in the operation.
 func (f *Flight[K]) embeddedFlight() *Flight[K] { return f }
 
-// AddCaller counts one more caller that waits for the result of the operation. The mutex of the Group's owner must be
+// AddCaller counts one more caller that waits for the result of the operation. The mutex that guards the Group must be
 // locked.
 func (f *Flight[K]) AddCaller() {
 	if f.IsShared = f.Done != nil; !f.IsShared {
@@ -50,12 +50,13 @@ type Operation[K comparable] interface {
 }
 
 // A Group maps keys to the running operations of one kind, so that a caller can join the operation with its key. The
-// owner of the Group looks up and adds operations as in any map. It must have a mutex, which is locked whenever the
-// Group is used.
+// owner of a Group is the struct that contains it. The owner looks up and adds operations as in any map, and guards the
+// Group with a mutex, which must be locked during each use.
 type Group[K comparable, F Operation[K]] map[K]F
 
-// RemoveOperation removes the operation f from the Group, so that later callers start a new one. If f is not in the
-// Group, the Group does not change. In both cases, hasCallers reports whether f has callers that were not removed.
+// RemoveOperation removes the operation f, if the Group contains it, so that later callers start a new operation.
+// hasCallers reports whether f has callers that RemoveCaller has not removed, even if the Group does not contain f. The
+// mutex that guards the Group must be locked.
 func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	s := f.embeddedFlight()
 	if g[s.Key] == f {
@@ -64,11 +65,12 @@ func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	return s.callers > 0
 }
 
-// RemoveCaller subtracts one from the number of callers that wait for the operation f. A nil cause means that the
-// caller does not give up: it has the result, or it executes f itself. The Group and f are then unchanged otherwise.
+// RemoveCaller subtracts one from the number of callers of the operation f. cause is the error with which the caller
+// gives up. It is nil if the caller has the result, or has run the operation itself. The mutex that guards the Group
+// must be locked.
 //
-// Any other cause means that the caller gives up. If no other caller waits and f has a function Cancel, f is removed
-// from the Group and canceled with that cause. Later callers then start a new operation.
+// If cause is not nil, no other caller waits and f.Cancel is not nil, RemoveCaller also removes f from the Group and
+// calls f.Cancel with cause. Later callers then start a new operation.
 func (g Group[K, F]) RemoveCaller(f F, cause error) {
 	s := f.embeddedFlight()
 	if s.callers--; s.callers == 0 && cause != nil && s.Cancel != nil {

@@ -17,8 +17,8 @@ var local = [...]error{
 }
 
 // IsLocal reports whether err was caused by this machine or its network, and not by the server or the name. Examples
-// are a lack of file descriptors, memory, routes or permissions. ErrBusy also counts, because the query was not sent.
-// Callers must not regard these errors as failures of the server.
+// are a lack of file descriptors, memory, routes or permissions. It also returns true for ErrBusy: no stream was free,
+// so the query was not sent. Callers must not regard these errors as failures of the server.
 func IsLocal(err error) bool {
 	return slices.ContainsFunc(local[:], func(one error) bool { return errors.Is(err, one) })
 }

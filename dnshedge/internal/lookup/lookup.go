@@ -99,9 +99,8 @@ func QueryBothFamilies(query func(typ uint16, r *FamilyResult)) <-chan *FamilyRe
 	return results
 }
 
-// IsHostName reports whether name is valid as the name of a host: letters, digits, hyphens and underscores. Other DNS
-// names may contain characters that attack a program which shows or stores them. net.Resolver rejects such names as
-// well.
+// IsHostName reports whether name is a valid host name: labels of letters, digits, hyphens and underscores. Other DNS
+// names may contain characters that are dangerous to show or store, and net.Resolver rejects them as well.
 func IsHostName(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	if name == "" || len(name) > 253 {
@@ -123,11 +122,11 @@ func IsHostName(name string) bool {
 }
 
 // FollowCNAMEs follows the CNAME chain of a name in the response r, for at most 16 names. For each name in the chain,
-// it calls visit with every record that is not a CNAME. It stops after the first name for which visit has returned
-// true.
+// it calls visit with every record of that name that is not a CNAME. It stops after the first name for which visit has
+// returned true.
 //
-// ttl is the time in seconds for which the record may be used. It is the lowest of maxTTL, the record's TTL, and the
-// TTLs of the CNAMEs that lead to the record. The result is the lowest of maxTTL and the TTLs of the CNAMEs.
+// ttl is the time in seconds for which the record may be used: the lowest of maxTTL, the record's TTL, and the TTLs of
+// the CNAMEs that lead to the record. The result is the lowest of maxTTL and the TTLs of the CNAMEs found.
 func FollowCNAMEs(r *dns.Msg, name string, maxTTL uint32, visit func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
 	owners := make([]string, len(r.Answer))
@@ -163,13 +162,14 @@ func (e RcodeError) Error() string {
 	return "dnshedge: response code " + dns.RcodeToString[int(e)]
 }
 
-// NewNotFoundError returns a *net.DNSError for a host without addresses.
+// NewNotFoundError returns a *net.DNSError with the message "no such host" and IsNotFound set. It is for a host that
+// does not exist or has no addresses.
 func NewNotFoundError(host string) error {
 	return &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
 }
 
-// NewDNSError converts the error err of a lookup of host into a *net.DNSError. It sets IsNotFound, IsTimeout and
-// IsTemporary as net.Resolver does, so that callers can treat both alike. The result wraps err.
+// NewDNSError converts err, the error of a lookup of host, into a *net.DNSError that wraps err. It sets IsNotFound,
+// IsTimeout and IsTemporary as net.Resolver does.
 func NewDNSError(host string, err error) error {
 	e := &net.DNSError{UnwrapErr: err, Err: err.Error(), Name: host}
 	var code RcodeError

@@ -15,9 +15,9 @@ type Estimate[F Float] struct {
 	RTTVAR F // mean deviation in ns
 }
 
-// AddSample updates the estimate with took, a measured round trip time. share only matters for the first sample: it
-// sets the mean deviation to share times took. RFC 6298 uses 1/2. A lower share gives shorter timeouts, for servers
-// whose rare slow answers cost little.
+// AddSample updates the estimate with took, a measured round trip time. The first sample sets the mean deviation to
+// share times took, where RFC 6298 uses a share of 1/2. A lower share makes the first timeouts shorter. Later samples
+// ignore share.
 func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	d := F(took)
 	if e.SRTT == 0 {
@@ -28,16 +28,14 @@ func (e *Estimate[F]) AddSample(took time.Duration, share F) {
 	e.SRTT = SmoothRTT(e.SRTT, took)
 }
 
-// UpperBound returns a time that a response rarely exceeds, for use as a retransmission timeout: SRTT plus four times
-// RTTVAR, and at least floor. grain, in nanoseconds, is the least value that is added to SRTT. Without it, the bound of
-// a server with constant times would be equal to its time (RFC 6298 §2.3).
+// UpperBound returns a retransmission timeout (RFC 6298 §2): SRTT plus the larger of 4*RTTVAR and grain, but at least
+// floor. grain is in nanoseconds. It keeps the timeout above SRTT if all samples are equal.
 func (e Estimate[F]) UpperBound(grain F, floor time.Duration) time.Duration {
 	return max(floor, time.Duration(e.SRTT+max(4*e.RTTVAR, grain)))
 }
 
-// SmoothRTT returns the moving average of round trip times after a new sample d. It is an exponential average, in which
-// d has the weight 1/8. avg is the average before that sample, in nanoseconds. An avg of 0 means that d is the first
-// sample, and the result is d.
+// SmoothRTT returns the exponential moving average of round trip times after the new sample d, which has the weight
+// 1/8. avg is the average before d, in nanoseconds. If avg is 0, d is the first sample, and the result is d.
 func SmoothRTT[F Float](avg F, d time.Duration) F {
 	if avg == 0 {
 		return F(d)

@@ -11,8 +11,8 @@ var (
 	network6to4  = netip.MustParsePrefix("2002::/16")    // RFC 3056 §2: after the prefix
 )
 
-// EmbeddedIPv4 returns the IPv4 address that ip embeds: in an IPv4-mapped address, or by NAT64 or 6to4. It returns ip
-// if there is none.
+// EmbeddedIPv4 returns the IPv4 address within ip if ip is an IPv4-mapped, NAT64 (64:ff9b::/96) or 6to4 address.
+// Otherwise, it returns ip.
 func EmbeddedIPv4(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap()
 	b := ip.As16()

@@ -107,11 +107,11 @@ func FindZone(name []byte, all bool) *Zone {
 	return nil
 }
 
-// Answer returns the response to a question for a name in the zone and the type qtype. spelled is the name in the
-// client's spelling, which is also the owner name of the records.
+// Answer returns the response to a question for a name in the zone and the type qtype. spelled is the name in
+// presentation format, in the client's spelling. It becomes the owner name of the answer records.
 //
-// It returns nil if servers must answer the question: for the DS records of a zone below arpa. The parent zone has the
-// unsigned delegation, which validators need (RFC 8375 §4).
+// For the DS records of a zone below arpa, Answer returns nil, and servers must be queried. The zone's parent proves
+// that the delegation is unsigned, which validators need (RFC 8375 §4).
 func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 	name := dns.CanonicalName(spelled)
 	if qtype == dns.TypeDS && name == z.name && strings.HasSuffix(name, ".arpa.") {

@@ -21,8 +21,8 @@ type adapter struct {
 var siteLocalNetwork = netip.MustParsePrefix("fec0::/10")
 
 // adapterServers returns the DNS servers of the adapters in the order in which Windows asks them, without duplicates.
-// It omits adapters that are down. Adapters without a gateway come last, because they are tunnels, or networks of
-// virtual machines without a way out.
+// It omits adapters that are down, and site-local server addresses (siteLocalNetwork). Adapters without a gateway come
+// last, because they are tunnels or isolated networks of virtual machines.
 func adapterServers(all []adapter) (servers []netip.Addr) {
 	all = slices.DeleteFunc(slices.Clone(all), func(a adapter) bool { return !a.Up })
 	slices.SortStableFunc(all, func(a, b adapter) int {

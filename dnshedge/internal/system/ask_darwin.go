@@ -10,8 +10,8 @@ import (
 // systemConf contains the servers of the first network service only. It is read where scutil is missing.
 const systemConf = "/etc/resolv.conf"
 
-// askSystem returns the servers of macOS, including those for single domains, which a VPN or a file in /etc/resolver
-// sets.
+// askSystem returns the servers of macOS, including the servers for single domains, which a VPN or a file in
+// /etc/resolver sets.
 var askSystem = func() (Configuration, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -28,7 +28,7 @@ const (
 	maxHostAddrs = 256      // limit of the addresses of one name
 )
 
-// Hosts is a hosts file, which is read again after it has changed. It is safe for concurrent use.
+// A Hosts holds the entries of a hosts file. It reads the file again after a change. It is safe for concurrent use.
 type Hosts struct {
 	path    string // never changes; nor does spawn
 	spawn   func(func(context.Context)) bool
@@ -73,12 +73,12 @@ func (f *Hosts) Load() error {
 	return f.readFile(context.Background(), info)
 }
 
-// Find returns the entry for the name of q, or nil if the file has no such name. A call of Load must have succeeded
-// before.
+// Find returns the entry for the name of q, or nil if the file does not contain the name. Load must have succeeded
+// before. now is the current time.
 //
-// now is the current time. If the last check was five seconds ago or earlier, Find checks whether the file has changed,
-// and reads a changed file again. A file above 64 KiB is read in the background, and Find uses the old entries until
-// then. The old entries also remain if reading fails.
+// If five seconds have passed since the last check, Find checks whether the file has changed. It reads a changed file
+// before it returns. But it reads a file above 64 KiB in the background, and returns the old entry. If reading fails,
+// the old entries remain.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
 		f.refreshIfChanged(now)
@@ -87,11 +87,12 @@ func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
-// refreshIfChanged reads the file again if it has changed. now is the current time. It reads a short file before it
-// returns, and a file above 64 KiB in the background. If reading fails, the old entries remain, and a later check reads
-// again.
+// refreshIfChanged reads the file again if it has changed. now is the current time. It reads a file of at most 64 KiB
+// before it returns, and a larger file in the background. If reading fails, the old entries remain, and a later check
+// reads again.
 //
-// The caller must hold mu. refreshIfChanged unlocks mu, or lets the background goroutine unlock it.
+// The caller must hold mu. refreshIfChanged unlocks mu, or the background goroutine unlocks mu after it has read the
+// file.
 func (f *Hosts) refreshIfChanged(now time.Time) {
 	info, err := f.statFile(now)
 	read := func(ctx context.Context) {
@@ -141,8 +142,8 @@ func (f *Hosts) readFile(ctx context.Context, info os.FileInfo) error {
 	return nil
 }
 
-// addHosts adds the entries of one line, "ADDRESS NAME ALIAS... # comment". Like other readers of hosts files, it
-// ignores invalid text.
+// addHosts adds the entries of one line, "ADDRESS NAME ALIAS... # comment", to hosts. The keys of hosts are names in
+// wire format and lower case. Like other readers of hosts files, addHosts ignores invalid text.
 func addHosts(hosts map[string]*Host, line string) {
 	line, _, _ = strings.Cut(line, "#")
 	fields := strings.Fields(line)
@@ -185,10 +186,10 @@ func addHosts(hosts map[string]*Host, line string) {
 }
 
 // Answer returns the response to the question q for the name of h. It returns nil if the file has no data for the
-// question, so that a server must be queried.
+// question, and a server must be queried.
 //
-// If the file has an address of the name, the response for the other address family, and for HTTPS and SVCB records, is
-// empty. A program then does not find public addresses of the name.
+// If the file has an address of the name, the response for a family without addresses in the file has no answer
+// records. Responses for HTTPS and SVCB have none either. So programs do not find public addresses of the name.
 func (h *Host) Answer(q *wire.Query) *dns.Msg {
 	m := new(dns.Msg)
 	header := func(t uint16) dns.RR_Header {

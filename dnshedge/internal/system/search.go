@@ -28,9 +28,9 @@ func NewSearchDomains(path string) *SearchDomains {
 	return &SearchDomains{path: cmp.Or(path, systemConf)}
 }
 
-// Contains reports whether the name of q lies below one of the search domains. A resolver may then have made the name
-// by appending this domain. The result is false for the domains themselves. now is the current time, which determines
-// whether the file is read again.
+// Contains reports whether the name of q lies below a search domain. A resolver may have made the name by appending the
+// domain. The result is false for a name that is itself a search domain. now is the current time. If the last read was
+// five seconds ago or earlier, Contains reads the file again.
 func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	s.mu.Lock()
 	if s.read.IsZero() || now.Sub(s.read) >= checkInterval {
@@ -42,7 +42,7 @@ func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	return n > 0 && n < len(q.Name)
 }
 
-// readSearchDomains returns the set of the search domains in the file at path, as keys of domain.LongestMatch. If the
+// readSearchDomains returns the set of the search domains in the file at path, in wire format and lower case. If the
 // file lists none or cannot be read, it returns the domain of this machine's host name, as Go's resolver does. It
 // returns nil if path is empty.
 func readSearchDomains(path string) map[string]struct{} {

@@ -35,8 +35,9 @@ type Configuration struct {
 	Domains map[string][]netip.AddrPort // servers for the names in a domain only, by domain
 }
 
-// Servers are the DNS servers of the system, which the function Ask reports. They come from a resolv.conf file if Ask
-// is nil, reports no servers for all names, or fails without an earlier success.
+// A Servers holds the DNS servers of the system, which the function Ask reports. The servers for all names come from
+// the resolv.conf file at Path instead if Ask is nil, reports servers only for certain domains or none at all, or fails
+// without an earlier success.
 //
 // Methods with the parameter now, the current time, read the configuration again if the last check was five seconds ago
 // or earlier. A Servers is safe for concurrent use.
@@ -82,9 +83,9 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 	return &Servers{Path: path, OK: ok, Spawn: spawn}
 }
 
-// Domains returns the servers that only names in certain domains use, such as the domain of a VPN. The keys are the
-// domains, in wire format and lower case. The map is empty or nil if there are none. The caller must not change it. now
-// is the current time.
+// Domains returns the servers that are used only for names in certain domains, such as the domain of a VPN. The keys
+// are the domains, in wire format and lower case. The map is empty or nil if no domain has its own servers. The caller
+// must not change the map. now is the current time.
 func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
 // HasRotateOption reports whether resolv.conf has the option rotate, which asks programs to use the servers in turn,
@@ -95,12 +96,12 @@ func (f *Servers) HasRotateOption() bool {
 	return f.state.rotate
 }
 
-// DefaultServers returns the servers for all names, except names for which FindDomainServers returns other servers. now
-// is the current time. If the configuration lists no server, it returns the loopback addresses. It also does so if the
-// file is missing, or the process may not read it.
+// DefaultServers returns the servers for all names, except names in a domain with its own servers (see
+// FindDomainServers). now is the current time. If the configuration lists no servers, the result is the loopback
+// addresses. A file that is missing, or that the process may not read, lists no servers.
 //
-// It returns an error if reading fails for another reason and no earlier read has succeeded. The next call reads again.
-// It returns nil and no error if Spawn returned false, because its owner was closed, before the first read.
+// If reading fails otherwise and no earlier read has succeeded, DefaultServers returns the error, and the next call
+// reads again. If Spawn has returned false before the first read, both results are nil.
 func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
 	return k.defaultServers, k.err
@@ -110,11 +111,9 @@ func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 // earlier result. now is the current time.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// FindDomainServers returns the servers for the longest domain that has servers of its own, such as the domain of a
-// VPN, and contains the name of q. The second result is the length of that domain in wire format. now is the current
-// time.
-//
-// If no domain with servers of its own contains the name, or f is nil, it returns nil and 0.
+// FindDomainServers finds the longest domain that contains the name of q and has its own servers, such as the domain of
+// a VPN. It returns these servers, and the length in bytes of the domain in wire format. now is the current time. If no
+// domain matches, or f is nil, it returns nil and 0.
 func (f *Servers) FindDomainServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f == nil || f.Ask == nil {
 		return nil, 0
@@ -126,12 +125,12 @@ func (f *Servers) FindDomainServers(q *wire.Query, now time.Time) ([]Server, int
 // file takes less time, and scutil on a busy machine more.
 const refreshPatience = 10 * time.Millisecond
 
-// latestState returns the latest configuration. If the last check was five seconds before now, the current time, or
-// earlier, it starts a goroutine that reads the configuration again, unless one is running.
+// latestState returns the latest configuration. now is the current time. If the last check was five seconds ago or
+// earlier, or no servers are known, it starts a goroutine that reads the configuration again, unless a read is running.
 //
-// Callers that come within 10 ms (refreshPatience) of the start of that read wait until the read or the 10 ms end. So
-// questions that arrive together use the same servers. Without known servers, all callers wait until the read has
-// ended.
+// For 10 ms (refreshPatience) after the start of a check, callers wait for the end of the read, so that questions that
+// arrive together use the same servers. Later callers get the old configuration until the read has ended. If no servers
+// are known, all callers wait until then.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.state, now.Sub(f.checked)
@@ -168,8 +167,8 @@ func (f *Servers) latestState(now time.Time) systemState {
 	return f.state
 }
 
-// refreshState reads the configuration again, stores it, and wakes the callers that wait for it. k is the latest
-// configuration. If reading fails, the servers in k remain, and the next refresh reads again.
+// refreshState reads the configuration, stores it, and wakes the callers of latestState that wait for it. k is the
+// stored configuration. If reading fails, the servers in k remain, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	all, domains := k.defaultServers, k.domains
 	ok, err := f.readSystemServers(&k)
@@ -195,18 +194,17 @@ func (f *Servers) refreshState(k systemState) {
 	f.reading = nil
 }
 
-// readSystemServers reads the servers of the operating system into k. An error means that the system failed, and k is
-// then unchanged. The first result is true if the file must not be read in addition: the system has servers for all
-// names, or it fails now after an earlier success.
-//
-// After such a failure the system is probably busy. Servers in the file must then not get names that only some of the
-// system's servers know.
+// readSystemServers calls Ask and stores the reported servers in k. The first result is true if the file at Path must
+// not be read: Ask has reported servers for all names, or has failed after an earlier success. If Ask fails,
+// readSystemServers returns the error and does not change k.
 func (f *Servers) readSystemServers(k *systemState) (bool, error) {
 	if f.Ask == nil {
 		return false, nil
 	}
 	named, err := f.Ask()
 	if err != nil {
+		// After an earlier success, the system is probably busy. Names that only some of the system's servers know must
+		// then not be sent to the servers in the file.
 		return k.asked, err
 	}
 	k.asked, k.changed, k.rotate = true, time.Time{}, false
@@ -230,8 +228,8 @@ func (f *Servers) firstValidServers(servers []netip.AddrPort) (first []Server) {
 	return first
 }
 
-// readConfig reads the resolv.conf file into k, unless k holds the servers of the file and the file has not changed
-// since. A file that is missing, or that the process may not read, lists no servers, as in Go's resolver. After any
+// readConfig reads the resolv.conf file into k. It does nothing if k holds the servers of the file and the file has not
+// changed. A file that is missing, or that the process may not read, lists no servers, as in Go's resolver. After any
 // other error k is unchanged, because the cause may be temporary.
 func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)
@@ -264,8 +262,8 @@ func (f *Servers) readConfig(k *systemState) error {
 	return nil
 }
 
-// parseResolvConf returns the servers, options and search domains in a resolv.conf file. Lines may have any length.
-// Package dns, in contrast, stops without an error at a line above 64 KiB.
+// parseResolvConf returns the servers, options and search domains in the text of a resolv.conf file. Lines may have any
+// length, whereas package dns ignores a line above 64 KiB and all lines after it.
 func parseResolvConf(text string) (servers, options, search []string) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

@@ -14,11 +14,11 @@ func (q *Query) WithName(name string) *Query {
 	return &r
 }
 
-// UnresolvedAlias returns the target of the last CNAME record, in wire format, if the response does not resolve it. The
-// caller must then query the target.
+// UnresolvedAlias returns the target of the last CNAME record in the chain that begins at the question's name, in wire
+// format. ok is true if the response does not resolve the target, so that the caller must query it.
 //
 // ok is false if:
-//   - there is no CNAME record;
+//   - there is no CNAME record for the question's name;
 //   - a.Outcome is not NoData: for example, there are records of the question's type;
 //   - there is an SOA record, so the target has no records (RFC 2308 §2.2);
 //   - the server is recursive (RA), and has followed the CNAMEs itself (NODATA of type 3).

@@ -109,7 +109,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 
 // rewriteMessage repairs a response that cannot be stored unchanged. It parses b, the response to q, and packs it again
 // with package dns, without the OPT record. It also drops answer records that do not belong to the question (see
-// removeUnrelatedRecords). foreign is true if it dropped one of these.
+// removeUnrelatedRecords). foreign is true if it dropped an answer record for this reason.
 //
 // q may be nil if the query is unknown. The error means that the response is malformed.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
@@ -352,14 +352,14 @@ func (a *Answer) rotateAddresses(m []byte, positions int) {
 	}
 }
 
-// Append appends to b the response to q in wire format, adapted as v describes, and returns the extended slice.
+// Append appends to b the response to q in wire format, adapted as v describes, and returns the extended slice. The
+// response has at most limit bytes; 0 means MaxMsg, the maximum length of a message.
 //
-// The response has at most limit bytes; 0 means MaxMsg, the maximum length of a message. If it would be longer, the
-// texts of the extended errors are dropped. If necessary, the extended errors and other EDNS options are dropped as
-// well.
+// If the client uses EDNS, the response has an OPT record. EDNS options that do not fit are left out. Extended errors
+// that do not fit lose their texts; if they still do not fit, they are left out as well.
 //
-// If that does not suffice, all records are dropped and the flag TC is set. But with the limit MaxMsg, the OPT record
-// is dropped instead if the response then fits.
+// If the response is still too long, all records except the OPT record are left out and the flag TC is set. But with
+// the limit MaxMsg, only the OPT record is left out.
 func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte {
 	if limit <= 0 {
 		limit = MaxMsg
@@ -392,10 +392,12 @@ func SetForwarderFlags(b []byte) {
 const optLen = 11
 
 // appendOPT appends an OPT record to the response that begins at b[start], and returns the extended slice. The response
-// then has at most limit bytes.
+// then has at most limit bytes. Without the OPT record, the response must be at least 11 bytes (optLen) shorter than
+// limit.
 //
 // options are the EDNS options of the server. They are added if they fit and the client has sent EDNS options. errs are
-// extended errors. They are added with their texts if they fit, or else without texts, or else not at all.
+// the extended errors. If they do not fit, their texts are left out. If they still do not fit, no extended errors are
+// added.
 func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs []EDE) []byte {
 	codes, texts := 0, 0
 	for _, e := range errs {

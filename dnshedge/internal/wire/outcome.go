@@ -19,8 +19,8 @@ const (
 	Failure                     // the server could not or would not answer; another server may be tried
 )
 
-// classifyResponse returns what the response m means for the client: records, no records, no such name, or a failure. m
-// must have one question. errs are the extended errors of m.
+// classifyResponse returns the meaning of the response m for the client: records, no records, no such name, or a
+// failure. m must have one question. errs are the extended errors of m.
 func classifyResponse(m []byte, errs []EDE) Outcome {
 	switch int(m[3] & 15) {
 	case dns.RcodeSuccess:
@@ -65,8 +65,8 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 }
 
 // IsBogus reports whether the response is a DNSSEC validation failure: the code SERVFAIL with an extended error about
-// DNSSEC. The cause may be the name, whose signatures are wrong, or the server. A server with a wrong clock or an old
-// trust anchor gives this response for all names, including the root.
+// DNSSEC. The cause may be wrong signatures of the name. It may also be a server with a wrong clock or an old trust
+// anchor, which fails for all names.
 func (a *Answer) IsBogus() bool {
 	return a.Rcode() == dns.RcodeServerFailure && slices.ContainsFunc(a.EDE, EDE.isValidationFailure)
 }

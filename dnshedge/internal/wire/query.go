@@ -42,9 +42,8 @@ type Query struct {
 	raw []byte // the client's message if its opcode is not QUERY, or else nil; never modified
 }
 
-// WithOwnConnection returns a copy of the query that transports send over a connection of its own, without other
-// queries. It is for a query that may be the reason why the server has ended a connection: other queries on it would be
-// lost.
+// WithOwnConnection returns a copy of the query that must be sent over a connection without other queries. It is for a
+// query after which a server may close the connection, because other queries on this connection would be lost.
 func (q *Query) WithOwnConnection() *Query {
 	r := *q
 	r.ownConnection = true
@@ -73,8 +72,11 @@ func NewQuery(m *dns.Msg) (*Query, error) {
 	return q, nil
 }
 
-// SetMessage makes q the query for the message m, as NewQuery does with a new Query. It drops the same EDNS options and
-// returns the same errors. After an error, q may have been changed. Other goroutines must not use q.
+// SetMessage overwrites q with the query for the message m, without hop-by-hop EDNS options: cookies, padding,
+// keepalive, and extended errors. It returns an error if m is invalid or cannot be hedged; NewQuery lists the
+// conditions. After an error, q may have been changed.
+//
+// Other goroutines must not use q. m is not retained.
 func (q *Query) SetMessage(m *dns.Msg) error {
 	if len(m.Question) != 1 {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
@@ -161,8 +163,8 @@ func NewAuthoritativeQuery(name string, typ uint16, do, cd bool) (*Query, error)
 }
 
 // packName writes the absolute name, which is in presentation format, to b in wire format. It returns the length in
-// bytes. For a common name, it is three times as fast as dns.PackDomainName. It calls that function for the root, for a
-// name with escapes, and for the error of an invalid name.
+// bytes. The root, names with escapes and invalid names are left to dns.PackDomainName, which is three times as slow
+// for other names.
 func packName(b []byte, name string) (n int, err error) {
 	start, isCommon := 0, len(name) >= 2 && len(name)+1 <= len(b) && name[len(name)-1] == '.'
 	for i := 0; isCommon && i < len(name); i++ {
@@ -187,9 +189,9 @@ func packName(b []byte, name string) (n int, err error) {
 	return n, err
 }
 
-// WithForwardedOptions returns a query without the EDNS options that a forwarder does not pass on. It only keeps the
-// client subnet (RFC 7871), because the other options concern only the server that the client has asked (RFC 6891
-// §6.2.6). It returns q itself if q has no options.
+// WithForwardedOptions returns a query with only the EDNS option that a forwarder passes on: the client subnet (RFC
+// 7871). Other options concern only the server that the client has asked (RFC 6891 §6.2.6). It returns q itself if q
+// has no options.
 //
 // It returns an error if the client subnet is malformed or occurs twice.
 func (q *Query) WithForwardedOptions() (*Query, error) {
@@ -227,8 +229,8 @@ func isEndToEnd(code uint16) bool {
 	return code != optCookie && code != optKeepalive && code != optPadding && code != dns.EDNS0EDE
 }
 
-// isForwardedOption reports whether a forwarder passes on the EDNS option with the given code. Only the client subnet
-// is passed on.
+// isForwardedOption reports whether a forwarder passes the EDNS option with the given code on to servers. This is true
+// only for the client subnet.
 func isForwardedOption(code uint16) bool { return code == optECS }
 
 // isClientSubnet reports whether o, an EDNS option in wire format, is a valid client subnet option of a query (RFC 7871
@@ -274,11 +276,13 @@ func unpackOptions(b []byte) []dns.EDNS0 {
 // ParseQuery parses the message b that a client has sent to a forwarder. Of the EDNS options, it keeps only the client
 // subnet. b is not retained.
 //
-// It returns an error if b is malformed, is a response, or has not exactly one question. It also returns an error if
-// there are two OPT records, an OPT record outside the additional section, two client subnets, or a malformed one.
+// It returns an error if b is malformed, is a response, or does not have exactly one question. It also returns an error
+// if there are two OPT records, an OPT record outside the additional section, two client subnets, or a malformed client
+// subnet.
 //
-// The error is ErrVersion if the EDNS version is not 0, and ErrSigned if there is a TSIG or SIG(0) record. Other
-// records except OPT are an error if the opcode is QUERY and the type is a question type (see IsQuestionType).
+// The error is ErrVersion if the EDNS version is not 0, and ErrSigned if there is a TSIG or SIG(0) record. A query with
+// the opcode QUERY must have no records other than OPT, unless IsQuestionType returns false for the type of its
+// question.
 func ParseQuery(b []byte) (*Query, error) {
 	q := new(Query)
 	if err := q.Parse(b); err != nil {
@@ -287,8 +291,10 @@ func ParseQuery(b []byte) (*Query, error) {
 	return q, nil
 }
 
-// Parse parses the message b of a client into q, and returns an error for the messages for which ParseQuery does. If it
-// returns an error and q.Name is not empty, the caller can respond to the client with q.AppendFailure. Other goroutines
+// Parse parses the message b, which a client has sent to a forwarder, into q. Of the EDNS options, it keeps only the
+// client subnet. It returns an error if b is malformed or must not be forwarded; ParseQuery lists the conditions.
+//
+// After an error, the caller can respond to the client with q.AppendFailure if q.Name is not empty. Other goroutines
 // must not use q. b is not retained.
 func (q *Query) Parse(b []byte) error {
 	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
@@ -302,7 +308,7 @@ func (q *Query) Parse(b []byte) error {
 }
 
 // parseMessage parses the message b of a client into q. It keeps the EDNS options for whose code keepsOption returns
-// true, and drops the others. If parseMessage returns an error and the question could not be read, q.Name is empty.
+// true, and drops the others. After an error, q.Name is empty if the question could not be read.
 func (q *Query) parseMessage(b []byte, keepsOption func(uint16) bool) error {
 	q.Name = "" // set again when the question has been read
 	if len(b) < HeaderLen {
@@ -406,11 +412,12 @@ func (q *Query) WantsRecursion() bool { return q.rd }
 // subnet. The response may depend on them.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
-// IsCacheable reports whether a cache may store the response to the query, and may answer the query. It returns true
-// for a query with the opcode QUERY, the class IN, a type other than ANY, RD, and no EDNS options for servers.
+// IsCacheable reports whether a cache may store the response to the query, and may answer the query. The query must
+// have the opcode QUERY, the class IN, a type other than ANY, the flag RD, and no EDNS options that are passed on to
+// servers.
 //
-// Without RD, the response depends on the data that the server happens to have. EDNS options and the opcode are not
-// part of the cache key, although the response depends on them.
+// Without RD, the response depends on the data that the server happens to have. Responses may also depend on the opcode
+// and the EDNS options, which are not part of the cache key.
 func (q *Query) IsCacheable() bool {
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
@@ -444,8 +451,8 @@ func (q *Query) AppendKey(b []byte) []byte {
 }
 
 // AppendExchangeKey appends a key to b, and returns the extended slice. Queries with equal keys get the same response
-// from a server, so that one exchange can serve all of them. The key consists of the cache key (name in lower case,
-// type, class, DO and CD), the flag RD, and the EDNS options for servers.
+// from a server, so that one exchange can serve all of them. The key consists of the name in lower case, the type, the
+// class, the flags DO, CD and RD, and the EDNS options that are passed on to servers.
 //
 // The opcode of q must be QUERY, because it is not part of the key.
 func (q *Query) AppendExchangeKey(b []byte) []byte {
@@ -465,9 +472,8 @@ func SetNameErrorType(key []byte) {
 	key[n-1] |= KeyNameError
 }
 
-// ToNonDSKey changes in place a cache key of the response "no such name". The result is the key of that response for
-// all types except DS, even if the key was that for the type DS. The name, the class and the flags in the key do not
-// change.
+// ToNonDSKey replaces the type in a cache key of the response "no such name". The new type is a placeholder, TypeNone,
+// that stands for all types except DS. The key is changed in place. Its name, class and flags do not change.
 func ToNonDSKey(key []byte) { binary.BigEndian.PutUint16(key[len(key)-KeyLen:], dns.TypeNone) }
 
 // A PackOptions holds the parts of a message that depend on the transport and not on the question.
@@ -647,8 +653,8 @@ func selectFlag(on bool, flag uint16) uint16 {
 // AppendFailure appends to b a response to q without records, which reports a failure to the client. It returns the
 // extended slice. The response has the response code rcode and at most limit bytes.
 //
-// If the client uses EDNS, the response has an OPT record. It holds the upper bits of rcode, and the extended errors
-// errs as far as they fit.
+// If the client uses EDNS, the response has an OPT record. The OPT record holds the upper bits of rcode, and the
+// extended errors errs as far as they fit.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = q.appendHeaderAndQuestion(b, q.ID, q.responseFlags(flagQR|flagRA|uint16(rcode&15)))

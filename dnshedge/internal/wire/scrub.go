@@ -12,8 +12,8 @@ const (
 )
 
 // removeUnrelatedRecords removes records from the answer section of m that do not belong to the question (RFC 1034
-// §4.3.2). A record belongs to it if its owner is the question's name, or a name to which the aliases of that name
-// lead. DNAME records that apply to these names belong to it as well.
+// §4.3.2). A record belongs to the question if its owner is the question's name, or a name to which the aliases of the
+// question's name lead. DNAME records that apply to these names also belong to the question.
 //
 // b is the message from which m was parsed: names are compared in wire format. The result is true if a record was
 // removed.
@@ -58,11 +58,11 @@ func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 }
 
 // followAliases finds the names to which the CNAME and DNAME records of the response b lead from the question's name.
-// aliases holds the offsets in b of the targets of CNAME records, by the ID of their owner. subtrees holds the same for
+// aliases maps the ID of an owner of CNAME records to the offsets of their targets in b. subtrees does the same for
 // DNAME records.
 //
 // known has the IDs of the question's name and of the names found. dnameOwners has the IDs of the owners of the DNAME
-// records that led to them. followAliases examines at most 64 targets (maxAliasTargets).
+// records that apply to these names. followAliases examines at most 64 targets (maxAliasTargets).
 func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, dnameOwners map[uint64]bool) {
 	known, dnameOwners = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []nameLabels

@@ -7,14 +7,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkStorable reports whether the response b can be stored unchanged, as nearly all responses can. Otherwise, b must
-// be parsed and packed again by package dns. end is the length of b without a final OPT record.
+// checkStorable reports whether the response b can be stored unchanged, as nearly all responses can. Otherwise, package
+// dns must parse b and pack it again. end is the length of b without a final OPT record.
 //
-// A response can be stored unchanged if its opcode is QUERY, it has one question, its records are well-formed, and two
-// conditions hold.
-//
-// First, compression pointers refer only to earlier labels of names, so that changes of TTLs and addresses do not
-// change names. Second, the owner of each record is compressed or the root, so that the stored message is short.
+// A response can be stored unchanged only if:
+//   - it has the opcode QUERY and one question;
+//   - its records are well-formed;
+//   - compression pointers refer only to labels of earlier names, so that changes of TTLs and addresses do not change
+//     names;
+//   - the owner of each record is compressed or the root, so that the stored message is short.
 func checkStorable(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
@@ -57,7 +58,8 @@ func checkStorable(b []byte) (end int, ok bool) {
 // isReadableOPT reports whether data, the data of an OPT record, consists of complete EDNS options. An extended error
 // must have an info code, and the data of a keepalive option must have 0 or 2 bytes. Other options may have any data.
 //
-// If the result is false, package dns must parse the response. It decides whether the OPT record is malformed.
+// If the result is false, the response must be parsed by package dns, which decides whether the OPT record is
+// malformed.
 func isReadableOPT(data []byte) bool {
 	n := 0
 	for code, o := range forEachOption(data) {

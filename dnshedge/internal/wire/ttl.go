@@ -85,7 +85,8 @@ func (a *Answer) equalizeTTLs() {
 }
 
 // findSOA returns the SOA record that determines how long a negative response may be cached. The zone of that record
-// contains the question's name, or the last target of its aliases. ok is false if there is no such record.
+// contains the question's name or, if the name is an alias, the final target of the CNAME records. ok is false if there
+// is no such record.
 func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
 	s := newNameIDs(m)

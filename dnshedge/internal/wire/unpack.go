@@ -6,11 +6,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseMsg parses the message b. If package dns cannot parse the data of a record, or would change it, the record
-// becomes a dns.RFC3597, a record of unknown type. Malformed records of a type that may contain addresses or compressed
-// names are dropped.
+// ParseMsg parses the message b. A malformed record of the class IN is dropped if its type is in dataLayouts:
+// addresses, and types whose data may contain compressed names, such as CNAME and MX. A malformed OPT record is an
+// error.
 //
-// The error is a *MalformedError. b is not retained.
+// Any other record whose data package dns cannot parse, or would change, becomes a dns.RFC3597, a record of unknown
+// type. The error is a *MalformedError. b is not retained.
 func ParseMsg(b []byte) (*dns.Msg, error) {
 	m, err := readMessage(b, true)
 	if err != nil {
@@ -19,16 +20,16 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 	return m, nil
 }
 
-// unpackMessage parses the message b. If package dns cannot parse the data of a record, or would change it, the record
-// becomes a dns.RFC3597, a record of unknown type. Unlike ParseMsg, it drops no records: it returns an error for a
-// malformed record of a type that may contain addresses or compressed names.
+// unpackMessage parses the message b. A malformed record of the class IN is an error if its type is in dataLayouts, for
+// example an address or a CNAME record. ParseMsg drops that record instead.
 //
-// It does not wrap errors in a MalformedError.
+// Any other record whose data package dns cannot parse, or would change, becomes a dns.RFC3597, a record of unknown
+// type. Errors are not wrapped in a MalformedError.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage parses the message b for ParseMsg and unpackMessage. drop determines what happens to a malformed record
-// of a type that may contain addresses or compressed names (dataLayouts). If drop is true, the record is dropped;
-// otherwise readMessage returns an error. A malformed OPT record is always an error.
+// readMessage parses the message b. If drop is true, it drops malformed records of the class IN with a type in
+// dataLayouts. If drop is false, it returns an error for them. A malformed OPT record is always an error. Any other
+// record that package dns cannot represent becomes a dns.RFC3597.
 func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 	odd, bad, err := checkRecordData(b)
 	if err != nil {
@@ -141,15 +142,12 @@ func (o ownerNameCache) addOwner(b []byte, off int, name string) {
 	}
 }
 
-// checkRecordData checks whether package dns can represent the data of all records of the message b. isChanged is true
-// if a record lacks required data, or has data that package dns would change.
+// checkRecordData finds the records of the message b that package dns cannot represent. isChanged is true if a record
+// lacks required data, or has data that package dns would change. malformed holds the indexes of the records of the
+// class IN whose data does not match the layout in dataLayouts. An error means that b is malformed.
 //
-// malformed holds the indexes of records of the class IN whose data does not match the layout of their type. The first
-// record of the message has the index 0, and all sections and OPT records count. An error means that b itself is
-// malformed.
-//
-// For opcodes other than QUERY, malformed is empty and missing data does not count, because an UPDATE has records
-// without data (RFC 2136 §2.4).
+// The indexes count all records of the message, from 0. For opcodes other than QUERY, malformed is empty and missing
+// data does not count, because an UPDATE has records without data (RFC 2136 §2.4).
 func checkRecordData(b []byte) (isChanged bool, malformed []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
