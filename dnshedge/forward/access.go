@@ -45,8 +45,9 @@ func LocalNetworks() (l AccessList) {
 	return l
 }
 
-// validate returns an error that names the first element that is no network of IPv4 or IPv6 addresses, or nil. An IPv4
-// network in IPv6 form is an error, because it would contain no client.
+// validate returns an error that names the first invalid element of the list. It returns nil if every element is an
+// IPv4 or IPv6 network. An IPv4 network in IPv6 form is invalid: Contains would find no client in it, because Contains
+// converts addresses to IPv4 form first.
 func (l AccessList) validate() error {
 	for _, p := range l {
 		if !p.IsValid() || p.Addr().Is4In6() {
@@ -75,7 +76,7 @@ type accessControl struct {
 }
 
 // maxLimits is the limit of stored limiters in each of the maps limits and oldLimits. A sender with more addresses
-// forges them. It gets a new limiter for an address from time to time.
+// forges them, and its limiters are dropped and created again from time to time.
 const maxLimits = 1 << 15
 
 // allowQuestion reports whether the rate limit of a client permits another question now, and counts the question if so.
@@ -84,7 +85,8 @@ func (a *accessControl) allowQuestion(at net.Addr) bool {
 	return a.perSecond == 0 || a.limiterFor(at).Allow()
 }
 
-// maxWait limits how long a question over a stream waits for the rate limit. Such a wait delays the shutdown.
+// maxWait limits how long a question over a TCP or TLS connection waits for the rate limit. The shutdown waits for
+// these questions.
 const maxWait = time.Second
 
 // reserveQuestion counts a question that a client sends over a TCP or TLS connection. It returns how long the question
@@ -104,8 +106,8 @@ func (a *accessControl) reserveQuestion(at net.Addr) time.Duration {
 }
 
 // limiterFor returns the rate limiter of the client with the network address at, and creates it if necessary. When the
-// map limits is full (maxLimits), it becomes oldLimits. The limiters of clients that have sent nothing since limits was
-// full before are then removed.
+// map limits has 32,768 limiters (maxLimits), it becomes oldLimits, and a new map takes its place. The limiters that
+// were only in the map oldLimits before are dropped.
 func (a *accessControl) limiterFor(at net.Addr) *rate.Limiter {
 	client := connlimit.ClientAddress(at)
 	a.mu.Lock()

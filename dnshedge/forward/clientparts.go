@@ -26,9 +26,9 @@ type resolver interface {
 // that this package calls, so that programs without validation do not link package dnssec.
 type validator interface{ Stats() observe.RecursorStats }
 
-// findClientParts finds the parts of a Forwarder by the Exchanger of its Client c, which may be a resolver or a
-// validator. A validator may wrap a second Client, which queries the upstream servers. Without a second Client, c is
-// also the Client for upstream servers.
+// findClientParts returns the parts of the Forwarder whose Client is c. If the Exchanger of c is a resolver or
+// validator, this Exchanger is one of the parts. If a validator wraps another Client, the other Client queries the
+// upstream servers, and otherwise c does.
 func findClientParts(c *dnshedge.Client) clientParts {
 	parts := clientParts{client: c, upstreams: c}
 	switch e := c.Exchanger.(type) {

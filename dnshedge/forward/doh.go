@@ -26,8 +26,7 @@ const (
 )
 
 // dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), for the methods GET and POST. Requests for
-// other paths than /dns-query get the status 404. These requests count against the limits of requests and questions as
-// well.
+// other paths than /dns-query get the status 404, and count against the limits of requests and questions as well.
 type dohHandler struct {
 	server   *dnshedge.Server // answers the queries; it has no Admit, because access decides before
 	access   *accessControl

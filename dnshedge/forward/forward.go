@@ -325,11 +325,11 @@ func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(ne
 // shutdownTime is how long the shutdown may take, in addition to the Timeout of a question.
 const shutdownTime = 2 * time.Second
 
-// Serve answers queries until ctx ends or a listener fails. Then it closes the listeners, answers the queries that were
-// received before, and writes StateFile. It ends the wait for answers when the Client's Timeout and 2 s more have
-// passed since then. Queries that are still unanswered get no answer.
+// Serve answers queries until ctx ends or a listener fails. It then closes the listeners, answers the queries that were
+// received before, and writes StateFile. Queries that are not answered within the Client's Timeout and 2 s more get no
+// answer.
 //
-// It returns nil if ctx has ended, all queries were answered, and all files were written.
+// Serve returns nil if no listener failed, all queries were answered, and all files were written.
 func (f *Forwarder) Serve(ctx context.Context) error {
 	var running sync.WaitGroup
 	failed := make(chan error, len(f.services))

@@ -31,15 +31,14 @@ func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 	return all, nil
 }
 
-// A limitedListener is a TCP listener that accepts only connections of allowed clients, and limits the connections of
-// each client. It closes other connections. slots limits the connections of all clients together. It is nil if the
-// server that calls Accept limits those.
+// A limitedListener is a TCP listener that accepts only connections of allowed clients, and closes all others. It
+// limits the connections of each client, and with slots the connections of all clients together.
 type limitedListener struct {
 	net.Listener // of TCP
 	access       *accessControl
 	conns        clientLimiter
-	slots        *connlimit.Limiter
-	closing      chan struct{} // closed by Close
+	slots        *connlimit.Limiter // nil: the server that calls Accept limits the connections of all clients
+	closing      chan struct{}      // closed by Close
 	close        sync.Once
 }
 
@@ -137,16 +136,15 @@ func (c *limitedConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// SetWriteDeadline sets the deadline for writing. Without a deadline (zero), each Write may take 20 s (2 * idleTime), so
-// that a client that reads nothing does not keep the connection. net/http sets no deadline while it reads a request, but
-// TLS writes then, too, in answer to a KeyUpdate (RFC 8446 §4.6.3).
+// SetWriteDeadline sets the deadline for writing. If t is zero, each Write may take 20 s (2 * idleTime), so that a
+// client that reads nothing does not keep the connection open.
 func (c *limitedConn) SetWriteDeadline(t time.Time) error {
+	// While net/http reads a request, it sets no deadline, but TLS may answer a KeyUpdate (RFC 8446 §4.6.3).
 	c.limitsWrites.Store(t.IsZero())
 	return c.TCPConn.SetWriteDeadline(t)
 }
 
-// Write writes b. After an error, all further calls fail at once with net.ErrClosed. Otherwise a later Write of package
-// tls, such as that of an alert, would wait until another deadline.
+// Write writes b. After an error, all further calls fail at once with net.ErrClosed.
 func (c *limitedConn) Write(b []byte) (int, error) {
 	if c.writeFailed.Load() {
 		return 0, net.ErrClosed
@@ -156,7 +154,7 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	}
 	n, err := c.TCPConn.Write(b)
 	if err != nil {
-		c.writeFailed.Store(true)
+		c.writeFailed.Store(true) // otherwise an alert of package tls would wait until another deadline
 	}
 	return n, err
 }
@@ -181,9 +179,9 @@ func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*l
 // lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
 const lastWriteTime = time.Second
 
-// trackConnUse is the callback of the HTTPS server for changes of a connection's state (http.Server.ConnState). It
-// reports to the connection limiter whether conn is answering a request. When the limit of connections is reached,
-// connections that are not in use are closed first.
+// trackConnUse is the callback of the HTTPS server for changes of a connection's state (http.Server.ConnState). is is
+// the new state of conn. trackConnUse reports to the connection limiter whether conn is answering a request. When the
+// limit of connections is reached, connections that are not in use are closed first.
 func trackConnUse(conn net.Conn, is http.ConnState) {
 	c := limitedConnOf(conn)
 	switch is {
@@ -210,8 +208,9 @@ func withLimitedConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connContextKey{}, limitedConnOf(c))
 }
 
-// announceClose adds the header "Connection: close" to a response if the connection must end, because a new connection
-// needs its place. Over HTTP/2, the connection then ends when all its requests are answered.
+// announceClose adds the header "Connection: close" to the response to r if another connection needs the slot of the
+// connection of r (closeToFreeSlot). Over HTTP/2, net/http then closes the connection when all its requests are
+// answered.
 func announceClose(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connContextKey{}).(*limitedConn); ok && c.closesAfterResponse.Load() {
 		w.Header().Set("Connection", "close")

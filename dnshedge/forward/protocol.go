@@ -74,12 +74,14 @@ type ClientConn struct {
 
 var _ http.Handler = (*ClientConn)(nil)
 
-// Start acquires one of the Limits.Conns places for open connections, and must be called before queries are answered. It
-// returns false if the connection must be closed. It may block until a place is free. Close, which the Listener must call
-// when the connection ends meanwhile, ends the wait.
+// Start acquires a place for the connection among the open connections of all clients (Limits.Conns). It may block
+// until a place is free. It returns false if the connection must be closed. Start must be called before queries are
+// answered.
 //
-// leave is called when another connection needs the place of this one. It must make the connection end: at once if inUse
-// is false, and otherwise when its queries are answered. It must not block.
+// If the connection ends while Start blocks, the Listener must call Close. Start then returns false.
+//
+// Start stores leave, which is called when another connection needs the place. leave must make the connection end: at
+// once if inUse is false, and otherwise when its queries are answered. leave must not block.
 func (c *ClientConn) Start(leave func(inUse bool)) bool {
 	if c.ended.Err() != nil {
 		return false // no other connection is evicted in vain
@@ -105,7 +107,7 @@ func (c *ClientConn) Answer(query []byte) []byte {
 }
 
 // ServeHTTP answers a request for DNS over HTTPS (RFC 8484). The path is /dns-query. Requests for other paths get the
-// status 404. They count against the limits as well.
+// status 404, and count against the limits of requests and questions as well.
 func (c *ClientConn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.slot.BeginUse()
 	defer c.slot.EndUse()

@@ -20,11 +20,8 @@ type stateStore interface {
 	Import(io.Reader) error
 }
 
-// loadState imports the file at path, which saveState has written, into s. It returns an error if the file exists but
-// cannot be opened.
-//
-// If the file does not exist, or its content cannot be imported, s starts without learned state. loadState then returns
-// nil. It logs the error of the import to slog.Default.
+// loadState imports the file at path, which saveState has written, into s. It does nothing if the file does not exist.
+// It returns an error only if the file exists and cannot be opened. An error of the import is logged to slog.Default.
 func loadState(s stateStore, path string) error {
 	f, err := os.Open(path)
 	switch {

@@ -138,9 +138,9 @@ func WriteReport(w io.Writer, c *dnshedge.Client) {
 	}
 }
 
-// reportSecurity writes one line of WriteReport to w: the results of DNSSEC validation in s. They are the numbers of
-// secure, insecure and bogus answers, and of responses for which another server was queried because of their
-// signatures.
+// reportSecurity writes the results of DNSSEC validation in s to w, as one line of WriteReport: the numbers of secure,
+// insecure and bogus answers, and of responses that were rejected because of their signatures, so that another server
+// was queried.
 func reportSecurity(w io.Writer, s observe.RecursorStats) {
 	fmt.Fprintf(w, "  secure %d  insecure %d  bogus %d  passed over %d\n", s.Secure, s.Insecure, countBogus(s), s.PassedOver)
 }

@@ -38,9 +38,9 @@ func newHTTPServer(h http.Handler) *httpServer {
 	return s
 }
 
-// trackNewConns is the callback for changes of a connection's state (http.Server.ConnState). It records which open
-// connections have not sent a request yet, so that Shutdown can close them. Otherwise the Shutdown of net/http would
-// wait five seconds for the first request on each.
+// trackNewConns is the callback for changes of a connection's state (http.Server.ConnState). is is the new state of
+// conn. trackNewConns records which open connections have not sent a request yet, so that Shutdown can close them. It
+// also calls stateChanged.
 func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 	s.mu.Lock()
 	if is == http.StateNew {
@@ -60,7 +60,7 @@ func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
 //
 // If ctx ends before all requests are answered, it closes the remaining connections and returns the error of ctx.
 func (s *httpServer) Shutdown(ctx context.Context) error {
-	defer time.AfterFunc(newTime, func() { // http.Server would wait for the first request on a new connection
+	defer time.AfterFunc(newTime, func() { // http.Server would wait 5 s for the first request on a new connection
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for conn := range s.unusedConns {

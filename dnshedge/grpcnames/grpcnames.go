@@ -33,18 +33,19 @@ const (
 
 var errClosed = fmt.Errorf("grpcnames: Names is closed: %w", net.ErrClosed)
 
-// NewBuilder returns a Builder whose resolvers look hosts up with n. Several connections and HTTP clients may share n.
-// The Builder is for grpc.WithResolvers or resolver.Register. NewBuilder panics if n is nil.
+// NewBuilder returns a Builder whose resolvers look hosts up with n. The Builder is for grpc.WithResolvers or
+// resolver.Register. Several connections and HTTP clients may share n. NewBuilder panics if n is nil.
 //
-// The balancer gets the addresses whenever they change. If it refuses them, it gets them again after one second, two,
-// four and so on, up to a minute. Each refusal also starts a lookup, as ResolveNow does.
+// A resolver passes the addresses of its host to the balancer whenever they change. If the balancer refuses the
+// addresses, the resolver starts a lookup as ResolveNow does. It passes the addresses again after one second, two, four
+// and so on, up to a minute.
 //
-// As long as no address is known, the balancer gets the errors of the lookups. After that, failed lookups change
-// nothing. When n is closed, the balancer gets an error that wraps net.ErrClosed. If no address is known then, calls
-// fail with this error.
+// Until an address is known, the resolver passes the error of each failed lookup to the balancer. Later failed lookups
+// change nothing. When n is closed, the resolver passes an error that wraps net.ErrClosed. If no address is known then,
+// calls fail with this error.
 //
-// gRPC calls ResolveNow when a connection fails. It starts a lookup at once, or n's MinTTL after the last lookup if
-// that is later.
+// gRPC calls ResolveNow when a connection fails. ResolveNow starts a lookup at once, or MinTTL of n after the last
+// lookup if that is later.
 func NewBuilder(n *names.Names) resolver.Builder {
 	if n == nil {
 		panic("grpcnames: NewBuilder: Names is nil")
@@ -134,7 +135,8 @@ func (w *hostWatcher) sendResult(f watchResult) {
 }
 
 // updateConn passes the results from watchHost to gRPC, until the resolver or Names is closed. If gRPC refuses
-// addresses, it starts a lookup, and passes them again after a delay that doubles up to a minute.
+// addresses, updateConn makes the next lookup due (Names.Refresh). It passes the addresses again after one second, two,
+// four and so on, up to a minute.
 func (w *hostWatcher) updateConn() {
 	var addrs []netip.Addr
 	again := time.NewTimer(0)

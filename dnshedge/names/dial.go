@@ -129,7 +129,7 @@ func (d *hostDial) runDial(ctx context.Context) (net.Conn, error) {
 			case <-next.C:
 				again = true
 			case <-changed:
-				again = !ip.IsValid() // otherwise the next address is dialled after stagger
+				again = !ip.IsValid() // otherwise the next address is dialled after dialInterval
 				changed = nil
 			case <-patient.C:
 				return nil, d.err
@@ -145,12 +145,13 @@ func (d *hostDial) contextError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
-// nextAddress returns the address to dial next at the present time now. If every known address was dialled, it returns
-// the zero Addr. changed is closed when a lookup of the host publishes addresses or ends. A caller that got the zero
-// Addr should then call nextAddress again.
+// nextAddress returns the address to dial next at the present time now, or the zero Addr if every known address was
+// dialled. When a lookup of the host publishes addresses or ends, changed is closed. There may then be another address
+// to dial.
 //
-// If all dials have failed, nextAddress also makes the next lookup due (expireAddresses). The caller should wait until
-// changed is closed, for at most the duration wait, and then give up. It should give up at once if wait is 0 or less.
+// If ip is the zero Addr and no dial is running, nextAddress makes the next lookup due (expireAddresses), and starts
+// this lookup if it is due now. wait is then the time for which the caller should wait for changed before DialContext
+// fails. DialContext should fail at once if wait is 0 or less.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
@@ -184,9 +185,9 @@ func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 	})
 }
 
-// recordFailure records that the dial r has failed, so that the address is dialled last for a minute at this port. If
-// the dial before it at this address and port succeeded, the host may have lost the address: recordFailure then also
-// makes the next lookup due (expireAddresses).
+// recordFailure records that the dial r has failed, so that its address is dialled last for a minute at this port. If
+// the last completed dial to the address at this port succeeded, the host may have lost the address. recordFailure then
+// also makes the next lookup due (expireAddresses).
 func (d *hostDial) recordFailure(r dialrace.Result) {
 	h := d.h
 	h.n.mu.Lock()
@@ -222,8 +223,9 @@ func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	return h.n.trackConn(r.Conn, r.IP, []*host{h})
 }
 
-// A connTracking records one open connection: its remote address, and the host entries that use it. While it is open,
-// these hosts are looked up again. If a host loses the address, Drain closes the connection after its present request.
+// A connTracking records one open connection: its remote address, and the hosts to which it belongs. While the
+// connection is open, these hosts are looked up again whenever the TTL of their addresses ends. If one of them loses
+// the address, the RoundTripper of Drain can close the connection.
 type connTracking struct {
 	n      *Names
 	hosts  []*host // hosts to which the connection belongs
@@ -232,11 +234,10 @@ type connTracking struct {
 	once   sync.Once
 }
 
-// trackConn records that hosts, the entries of host names, use the connection c to the address ip. While c is open,
-// these hosts are looked up again whenever their TTL ends. If one of them loses ip, the RoundTripper of Drain can close
-// c.
+// trackConn records that the connection c to the address ip belongs to hosts. While c is open, these hosts are looked
+// up again whenever the TTL of their addresses ends. If one of them loses ip, the RoundTripper of Drain can close c.
 //
-// The result is a wrapper of c, whose Close removes c from these entries. The caller must hold mu.
+// The result is a wrapper of c, whose Close removes the record. The caller must hold mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	t := &connTracking{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
@@ -261,12 +262,12 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress adds the connection c, which was dialled by the IP address ip, to the entries of the hosts that use
-// it. If one of them loses the address, the RoundTripper of Drain can close c. The result is the wrapper that trackConn
-// returns, or c itself if no host uses it. The caller must not hold mu.
+// trackByAddress records to which hosts the connection c belongs (trackConn). c was dialled by the IP address ip. The
+// result is a wrapper of c, whose Close removes the record, or c itself if it belongs to no host. The caller must not
+// hold mu.
 //
-// If ctx contains the host of a request (hostContextKey), and this host has the address, only this host uses c.
-// Otherwise c is used by every host for which LookupNetIP has returned ip.
+// If ctx contains the host of a request (hostContextKey), and this host has or had ip, c belongs only to this host.
+// Otherwise c belongs to each host for which LookupNetIP has returned ip.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostContextKey{}).(string)
 	n.init()
@@ -282,7 +283,7 @@ func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) n
 	return n.trackConn(c, ip, hosts)
 }
 
-// recordClosed removes the connection from the host entries that use it, because it is closed. Only the first call has
+// recordClosed removes the connection from the hosts to which it belongs, because it is closed. Only the first call has
 // an effect.
 func (t *connTracking) recordClosed() {
 	t.once.Do(func() {
@@ -303,7 +304,7 @@ func (t *connTracking) recordClosed() {
 func (t *connTracking) getTracking() *connTracking { return t }
 
 // A conn is a connection that DialContext returns, if it is neither a *net.TCPConn nor a *net.UDPConn. Its Close also
-// removes it from the host entries that use it (see trackConn).
+// removes it from the hosts to which it belongs (recordClosed).
 type conn struct {
 	net.Conn
 	*connTracking
@@ -318,7 +319,7 @@ func (c conn) Close() error {
 func (c conn) NetConn() net.Conn { return c.Conn }
 
 // tcpConn is a TCP connection that DialContext returns. It has the methods of a *net.TCPConn, for example ReadFrom. Its
-// Close also removes it from the host entries that use it (see trackConn).
+// Close also removes it from the hosts to which it belongs (recordClosed).
 type tcpConn struct {
 	*net.TCPConn
 	*connTracking
@@ -332,8 +333,8 @@ func (c tcpConn) Close() error {
 // NetConn returns the wrapped connection, as the Dialer has opened it.
 func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 
-// udpConn is a UDP connection that DialContext returns. It has the methods of a *net.UDPConn, so it is a net.PacketConn.
-// Its Close also removes it from the host entries that use it (see trackConn).
+// udpConn is a UDP connection that DialContext returns. It has the methods of a *net.UDPConn, so it is a
+// net.PacketConn. Its Close also removes it from the hosts to which it belongs (recordClosed).
 type udpConn struct {
 	*net.UDPConn
 	*connTracking

@@ -14,18 +14,19 @@ import (
 )
 
 const (
-	// closingTime is how long requests to a host close their connections. It starts with the first request after the
-	// host has lost an address. It starts again with the first request after another one has used a connection to a
-	// lost address without closing it.
+	// closingTime is how long requests to a host close their connections after the host has lost an address. The time
+	// begins with the next request. It begins again if a request has used a connection to a lost address without
+	// closing it.
 	closingTime = 2 * time.Second
 
-	// connCloseTime is the time that a connection has to close after a request that closes it. If it is still open then, it
-	// counts as not drained: the request is slow, or was cancelled before net/http marked the connection.
+	// connCloseTime is the time in which a connection is expected to close after a request that closes it. A connection
+	// that is open for longer counts as not drained: the request is slow, or was cancelled before net/http marked the
+	// connection.
 	connCloseTime = time.Minute
 
-	// rotationDelay is how long an address must be absent from the answers before it is drained, if removed addresses
-	// of the host return. The host's name servers then return a part of a larger set, and the address is still in that
-	// set.
+	// rotationDelay is how long an address must be absent from the answers before its connections are drained, if lost
+	// addresses of the host often return. The host's name servers then return a part of a larger set, and the address
+	// is still in that set.
 	rotationDelay = 5 * time.Minute
 
 	// cannotRewind is the error text of net/http for a request that could be sent again if its body could be read
@@ -37,25 +38,25 @@ const (
 )
 
 // Drain returns a RoundTripper that sends requests through rt, and closes connections to addresses that their host has
-// lost. A host has lost an address if its last successful lookup did not find it. The connections of rt must be made by
-// DialContext. Requests that are under way are not interrupted.
+// lost. A host has lost an address if its last successful lookup did not find it. Requests that are under way are not
+// interrupted.
 //
-// When a host loses an address with open connections, Names calls the method CloseIdleConnections of rt, if it has one.
-// In net/http it closes the idle connections of all hosts. Names repeats the call after one second, two, four and so
-// on, while there are connections to lost addresses. A panic of the method is dropped.
+// rt must be an *http.Transport whose DialContext is n.DialContext, or a wrapper of one, such as the transport of
+// package hedge. Drain must be called once for each rt. Names keeps rt in memory.
 //
-// The next requests to the host have Request.Close set. A connection closes after such a request, and an HTTP/2
-// connection when all its requests have ended. An HTTP/1.1 server receives "Connection: close".
+// When a host loses an address with open connections, Names calls the method CloseIdleConnections of rt, if rt has one.
+// An *http.Transport then closes the idle connections of all hosts. Names repeats the call after one second, two, four
+// and so on, while connections to lost addresses are open. A panic of the method is recovered.
+//
+// The next requests to the host are sent with Request.Close set. An HTTP/1.1 connection closes after the request, which
+// has the header "Connection: close". An HTTP/2 connection closes when all its requests have ended.
 //
 // Request.Close is not set for requests through a proxy, nor for URLs with a host that is not ASCII. A request whose
-// connection closes before its body was read is sent again.
+// connection closes before the request's body was read is sent again.
 //
 // If three lookups within ten minutes find lost addresses again, the host's name servers probably return a different
-// part of a larger set each time. Then connections to an address are closed only after it was in no answer for five
-// minutes.
-//
-// Drain must be called once for each rt, which the Names stores. rt is an *http.Transport, or wraps one as the
-// transport of package hedge does.
+// part of a larger set each time. Connections to an address are then closed only after the address was in no answer for
+// five minutes.
 func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	n.init()
 	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
@@ -66,9 +67,9 @@ func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	return &drainingTransport{n, rt}
 }
 
-// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests through rt. While a host has
-// connections to addresses that it has lost, requests to this host close their connections. Later requests then use new
-// connections to its present addresses.
+// A drainingTransport is the RoundTripper that Names.Drain returns. It sends requests through the RoundTripper rt.
+// While a host has connections to addresses that the host has lost, requests to this host close their connections
+// (decideClosing). Later requests then use new connections to its present addresses.
 type drainingTransport struct {
 	n  *Names
 	rt http.RoundTripper
@@ -107,6 +108,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	var err error
 	if once {
 		b = &retryableBody{ReadCloser: req.Body}
+		// Without GetBody: rt could call it after the body was read, and would then send an incomplete body.
 		own.Body = b
 		defer func() { b.recordRoundTripReturned(err) }() // also if rt panics
 	}
@@ -123,12 +125,9 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 	return resp, err
 }
 
-// retryableBody lets a drainingTransport send a request again whose body can be read only once. An HTTP/2 connection
-// that the server is closing may refuse the request before its body was read. net/http (Go 1.26) then closes the unread
-// body, and returns the error cannotRewind.
-//
-// So until RoundTrip of the drainingTransport returns, Close does nothing to an unread body. Request.GetBody is not set
-// instead, because rt could call it after the body was read, and would then send an incomplete body.
+// retryableBody wraps a request body that can be read only once. With it, a drainingTransport can send the request
+// again if the body was not read. Until RoundTrip of the drainingTransport returns, Close does not close an unread
+// body.
 type retryableBody struct {
 	io.ReadCloser
 
@@ -148,6 +147,7 @@ func (b *retryableBody) Read(p []byte) (int, error) {
 
 func (b *retryableBody) Close() error {
 	b.mu.Lock()
+	// net/http (Go 1.26) closes an unread body if an HTTP/2 connection refuses the request, and returns cannotRewind.
 	later := !b.read && !b.hasReturned
 	b.closed = b.closed || later
 	from := b.ReadCloser
@@ -158,10 +158,11 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable reports whether a request that failed with err can be sent again with the same original body. That
-// is so if err is net/http's error for a body that cannot be read again (cannotRewind), and the body has not been read.
+// resetIfRetryable reports whether a request that failed with err can be sent again with the body that b wraps. This is
+// true if err is net/http's error for a body that cannot be read again (cannotRewind), and the body was not read.
 //
-// If the result is true, b is detached from the original body. The next attempt needs a new retryableBody for it.
+// If the result is true, b no longer uses the body. The caller must wrap the body in a new retryableBody for the next
+// attempt.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
@@ -175,9 +176,9 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	return true
 }
 
-// recordRoundTripReturned records that RoundTrip has returned, with the error err. From now on, Close closes the body,
-// as callers of RoundTrip expect. The body is closed at once if Close was called before, or if RoundTrip failed without
-// reading the body.
+// recordRoundTripReturned records that RoundTrip of the drainingTransport has returned, with the error err. From now
+// on, Close closes the body. recordRoundTripReturned closes the body itself if Close has left it open, or if RoundTrip
+// failed without reading it.
 func (b *retryableBody) recordRoundTripReturned(err error) {
 	b.mu.Lock()
 	b.hasReturned = true
@@ -189,13 +190,12 @@ func (b *retryableBody) recordRoundTripReturned(err error) {
 	}
 }
 
-// decideClosing decides, for a request to the host name, whether its connection must close after it. ok is false if the
-// host has no connections to addresses that it has lost: the request is then sent unchanged. Otherwise the caller must
-// call recordUse when the request has got its connection.
+// decideClosing decides whether the connection of a request to the host name must close after the request. ok is true
+// if the host has connections to drain (hasConnsToDrain). The caller must then call recordUse when the request has got
+// its connection. If ok is false, the request is sent unchanged.
 //
-// closes is true if the connection must close. It is true for two seconds (closingTime), which the first request after
-// startDraining begins. If recordUse finds that a connection to a lost address stays open, the next request begins them
-// again.
+// closes is true if the connection must close. If the field closesNext of the host is set, this request clears it and
+// begins a period of two seconds (closingTime). closes is true for all requests to the host in this period.
 func (n *Names) decideClosing(name string) (closes, ok bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
@@ -214,10 +214,11 @@ func (n *Names) decideClosing(name string) (closes, ok bool) {
 }
 
 // recordUse records that a request to the host name is sent over the connection c. closes is true if c closes after the
-// request. recordUse does nothing if connections to the remote address of c need not close (shouldDrain).
+// request. recordUse does nothing unless c belongs to the host, and connections to the remote address of c are to be
+// closed (shouldDrain).
 //
-// If c stays open although the host has lost the address, the next requests to the host close their connections
-// (closesNext). One of these requests may use c.
+// If closes is true, c does not count as a connection to drain for one minute (hasConnsToDrain). Otherwise recordUse
+// sets closesNext. The next requests to the host then close their connections, and one of these requests may use c.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -241,8 +242,8 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	h.updateDraining(now)
 }
 
-// trackingOf returns the record of a connection that DialContext has made. c may be a wrapper with a method NetConn,
-// such as a TLS connection. It returns nil for connections that were made otherwise.
+// trackingOf returns the record of a connection that DialContext has made, or nil for any other connection. c may be a
+// wrapper with a method NetConn, such as a TLS connection.
 func trackingOf(c net.Conn) *connTracking {
 	for {
 		switch t := c.(type) {
@@ -257,11 +258,11 @@ func trackingOf(c net.Conn) *connTracking {
 }
 
 // shouldDrain reports whether connections to the address a are to be closed at the present time now, because the host
-// no longer has the address. The caller must hold mu.
+// has lost the address. The caller must hold mu.
 //
-// If three lookups within ten minutes (removedMemory) have found addresses that were removed before, each answer
-// probably has only a part of the host's addresses. The result is then true only if a has been absent for five minutes
-// (rotationDelay).
+// If three lookups in the ten minutes before now (removedMemory) have found lost addresses again, a must have been
+// absent for five minutes (rotationDelay). The name servers of this host probably return only a part of its addresses
+// in each answer.
 func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	if a.removedAt.IsZero() {
 		return false
@@ -269,9 +270,11 @@ func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// startDraining begins to close the connections to addresses that the host has lost. now is the present time. It closes
-// idle connections (closeIdleConnsAfter), and makes the next requests to the host close their connections
-// (decideClosing). It does nothing if there are no connections to lost addresses. The caller must hold mu.
+// startDraining starts the closing of connections to addresses that the host has lost. It schedules the closing of idle
+// connections (closeIdleConnsAfter), and makes the next requests to the host close their connections (closesNext).
+//
+// It does nothing if the host has no connections to drain (hasConnsToDrain). now is the present time. The caller must
+// hold mu.
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true
@@ -280,9 +283,9 @@ func (h *host) startDraining(now time.Time) {
 	}
 }
 
-// updateDraining determines again whether the host has connections to drain at the present time now (hasConnsToDrain).
-// It stores the result in the field draining, and adjusts Names.drainingHosts, the number of hosts with connections to
-// drain. The caller must hold mu.
+// updateDraining sets the field draining to the present result of hasConnsToDrain: whether the host has open
+// connections to addresses that it has lost. It also adjusts Names.drainingHosts, the number of these hosts. now is the
+// present time. The caller must hold mu.
 func (h *host) updateDraining(now time.Time) {
 	draining := h.hasConnsToDrain(now)
 	if draining == h.draining {
@@ -296,9 +299,11 @@ func (h *host) updateDraining(now time.Time) {
 	}
 }
 
-// hasConnsToDrain reports whether the host has an open connection to an address that it has lost. A connection over
-// which a request with Request.Close was sent in the minute before now (connCloseTime) does not count, because it is
-// probably about to close. The caller must hold mu.
+// hasConnsToDrain reports whether the host has connections to drain: open connections to addresses that it has lost
+// (shouldDrain). now is the present time. The caller must hold mu.
+//
+// A connection does not count for one minute (connCloseTime) after a request with Request.Close was sent over it,
+// because it is probably about to close.
 func (h *host) hasConnsToDrain(now time.Time) bool {
 	for _, a := range h.addrs {
 		if !h.shouldDrain(a, now) {
@@ -313,12 +318,12 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// closeIdleConnsAfter starts a timer for the duration d. When it fires, it closes the idle connections of all
-// transports that were passed to Names.Drain. It then starts the next timer, each with twice the interval of the one
-// before (closeIdleInterval).
+// closeIdleConnsAfter starts a timer that closes the idle connections of all transports that were passed to
+// Names.Drain, after the duration d. The closing is repeated after closeIdleInterval, which doubles each time. A timer
+// that was started before is stopped.
 //
-// The timer does nothing if the host no longer has connections to addresses that it has lost, or if Names is closed.
-// The caller must hold mu.
+// The closing and its repetition end when the host has no connections to drain (hasConnsToDrain), or when Names is
+// closed. The caller must hold mu.
 func (h *host) closeIdleConnsAfter(d time.Duration) {
 	stopAndClear(&h.closeIdleTimer)
 	h.closeIdleTimer = time.AfterFunc(d, func() {

@@ -50,7 +50,7 @@ type host struct {
 	changed       chan struct{}               // closed when a lookup has published a result or has ended
 
 	users         int           // number of connections, dials and watchers
-	unusedElement *list.Element // element of Names.unused; nil: the host is used or being looked up
+	unusedElement *list.Element // element of Names.unused; nil: the host is used, or a lookup is running
 	timer         *time.Timer   // fires at nextLookup; nil: the host has no users
 
 	returnTimes       [3]time.Time  // the last lookups that found removed addresses again, the latest first
@@ -78,8 +78,8 @@ type portHealth struct {
 	reached bool      // the last completed dial succeeded
 }
 
-// portHealthOf returns the state of dials to a port of the address, and creates it if necessary. An address has at most
-// 16 states (maxPorts): one more replaces all of them. The caller must hold Names.mu.
+// portHealthOf returns the state of dials to a port of the address, and creates it if necessary. If the address already
+// has the states of 16 other ports (maxPorts), these states are removed first. The caller must hold Names.mu.
 func (a *hostAddress) portHealthOf(port string) *portHealth {
 	s := a.ports[port]
 	if s == nil {
@@ -112,10 +112,10 @@ func (a *hostAddress) isFailing(port string, now time.Time) bool {
 // running. Names.mu guards its fields.
 type lookupState struct {
 	started        bool            // it has a slot
-	abandoned      chan struct{}   // closed when the lookup has not started and no caller waits for it any more
-	waitEnd        time.Time       // when callers with known addresses stop waiting for the lookup
-	previousFailed bool            // the lookup before has failed: callers with known addresses do not wait
-	first          time.Time       // when the first result arrived; set once that is published
+	abandoned      chan struct{}   // closed if a host without addresses loses its last user before the lookup has a slot
+	waitEnd        time.Time       // lookupPatience after the start; without addresses, lookupTimeout after the slot
+	previousFailed bool            // the lookup before this one has failed, so callers with known addresses do not wait
+	first          time.Time       // when the earliest published result arrived; zero: none is published
 	published      addressFamilies // families whose results are published
 }
 
@@ -129,11 +129,11 @@ func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
 }
 
 // waitDeadline returns the time at which a caller stops waiting for the lookup and uses the addresses that are known
-// then. It is one second (lookupPatience) after the start of the lookup. If the host had no addresses at the start, it
-// is ten seconds (lookupTimeout) after the lookup got its slot.
+// then. The time is waitEnd, or 50 ms (lookup.ResolutionDelay) after the first result if hasWanted is true and that
+// time is earlier.
 //
-// hasWanted is true if the host has an address that the caller could use, and the caller waits for the results of all
-// its families. Then the deadline is 50 ms (lookup.ResolutionDelay) after the first result, if that is earlier.
+// hasWanted must be true if the caller waits for the results of all its families, and the host has an address of one of
+// them. The caller must hold Names.mu.
 func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
 	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.waitEnd) {
 		return end
@@ -160,7 +160,8 @@ func (h *host) addUser() {
 }
 
 // removeUser records that a connection, dial or watcher no longer uses the host. A host without users is not looked up
-// again. If its first lookup has not started, the lookup is dropped. The caller must hold mu.
+// again until it is next used. If it has no addresses and its lookup still waits for a slot, the lookup is dropped. The
+// caller must hold mu.
 func (h *host) removeUser() {
 	h.users--
 	if h.users == 0 {
@@ -189,9 +190,11 @@ func stopAndClear(t **time.Timer) {
 	}
 }
 
-// armLookupTimer sets the timer that starts the next lookup at the time nextLookup. now is the present time. It
-// replaces an earlier timer. It sets none if the host has no users (connections, dials or watchers) or was never looked
-// up, a lookup is running, or Names is closed. The caller must hold mu.
+// armLookupTimer sets the timer that starts the next lookup at the time nextLookup, and stops the timer that was set
+// before. now is the present time.
+//
+// No timer is set if the host has no users (connections, dials or watchers), or was never looked up. No timer is set
+// while a lookup is running, or after Names is closed. The caller must hold mu.
 func (h *host) armLookupTimer(now time.Time) {
 	stopAndClear(&h.timer)
 	if h.users == 0 || h.lookup != nil || h.lastLookup.IsZero() || h.n.closed {
@@ -273,11 +276,11 @@ func hasAddresses(both [2]*lookup.FamilyResult) bool {
 	return slices.ContainsFunc(both[:], func(f *lookup.FamilyResult) bool { return f != nil && len(f.Addrs) > 0 })
 }
 
-// runLookup performs the lookup l as soon as the semaphore slots has a free slot. It releases the slot after at most
-// one second (slotTime), even if the lookup takes longer. So slow lookups do not delay lookups of other hosts.
+// runLookup performs the lookup l when the semaphore slots has a free slot. It releases the slot at the end of the
+// lookup, or after one second (slotTime) if the lookup takes longer.
 //
-// If no caller waits for the lookup any more when a slot is free, runLookup does nothing. If ctx ends before, because
-// Names is closed, the lookup ends without results.
+// If l is abandoned before it has a slot, runLookup does nothing. If ctx ends before l has a slot, the lookup ends
+// without results.
 func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -296,8 +299,8 @@ func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState)
 	}
 }
 
-// markLookupStarted marks the lookup l as started, now that the limit of running lookups permits it, and returns true.
-// It returns false if no caller waits for the lookup any more: it must then not be performed.
+// markLookupStarted marks the lookup l as started, because it has a slot or its context has ended, and returns true. It
+// returns false if l was dropped, because the host has no users any more. The caller must then not perform l.
 func (h *host) markLookupStarted(l *lookupState) bool {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -344,7 +347,8 @@ func (h *host) lookupBothFamilies(ctx context.Context) {
 }
 
 // queryFamily performs the query for one record type, A or AAAA, and sets the addresses or the error in r. The error is
-// a *net.DNSError. A panic of the Exchanger becomes an error of the lookup, because no caller could recover it.
+// a *net.DNSError. A panic of the Exchanger becomes an error, because no caller could recover the panic in this
+// goroutine.
 func (h *host) queryFamily(ctx context.Context, typ uint16, r *lookup.FamilyResult) {
 	err := errNothing // if the Exchanger ends the goroutine
 	defer func() {
@@ -362,9 +366,9 @@ func (h *host) queryFamily(ctx context.Context, typ uint16, r *lookup.FamilyResu
 // both contains the results for IPv4 and IPv6, in this order. A result that has not arrived yet is nil. The caller must
 // not hold mu.
 //
-// A family whose result is nil or an error keeps its addresses. If neither result has addresses, nothing changes. So
-// NXDOMAIN for one family does not remove the addresses of that family if the other family has addresses (RFC 4074
-// §4.2).
+// A family whose result is nil or an error keeps its addresses. NXDOMAIN is an error, because some name servers return
+// it although the host has addresses of the other family (RFC 4074 §4.2). If neither result has addresses, nothing
+// changes.
 func (h *host) publishResults(both [2]*lookup.FamilyResult) {
 	var all []netip.Addr
 	for _, f := range both {
@@ -416,8 +420,10 @@ func (h *host) publishResults(both [2]*lookup.FamilyResult) {
 }
 
 // replaceAddresses replaces the addresses of a family (0 for IPv4, 1 for IPv6) by addrs, at the present time now. It
-// records which addresses are removed, and which removed addresses are back. It returns true if the set of addresses
-// has changed. If only the order differs, the old order remains. The caller must hold mu.
+// records which addresses are removed, and which removed addresses are back.
+//
+// The result is true if the set of addresses has changed. Otherwise the addresses keep their old order. The caller must
+// hold mu.
 func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
@@ -444,15 +450,15 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 			h.addrs[ip].removedAt = now
 		}
 	}
-	if changed { // otherwise their order stays
+	if changed { // otherwise the addresses keep their order
 		h.families[family] = addrs
 	}
 	return changed
 }
 
-// trimAddresses removes the state of addresses that the host lost at least ten minutes before now (removedMemory) and
-// that have no connections. If more than 256 addresses are stored (maxAddrs), it removes all lost addresses without
-// connections, except for those lost just now. The caller must hold mu.
+// trimAddresses removes the state of addresses that the host lost at least ten minutes before now (removedMemory). If
+// more than 256 addresses are stored (maxAddrs), it removes the state of all addresses that the host lost before now.
+// It keeps addresses with open connections. The caller must hold mu.
 func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {
@@ -496,7 +502,7 @@ func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 		h.err = h.selectError(both)
 	}
 	until := h.computeExpiry(both)
-	if some && !h.hasFailedFamily(both) {
+	if some && !h.hasFailedFamily(both) { // otherwise the lookup is repeated soon, at any TTL of the other family
 		h.failuresInRow, h.nextLookup = 0, until
 	} else {
 		h.failuresInRow++
@@ -509,7 +515,7 @@ func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 }
 
 // hasFailedFamily reports whether a lookup has failed for one family although the host has addresses of that family.
-// endLookup then repeats the lookup soon, without waiting for the TTL of the other family. The caller must hold mu.
+// both contains the results for IPv4 and IPv6, which must not be nil. The caller must hold mu.
 func (h *host) hasFailedFamily(both [2]*lookup.FamilyResult) bool {
 	for i, f := range both {
 		if f.Err != nil && len(h.families[i]) > 0 {
@@ -533,12 +539,13 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// computeExpiry returns the time at which the addresses in the results expire: that of the family whose TTL ends first.
-// It returns the zero time if the results have no addresses. TTLs are raised to MinTTL and lowered to MaxTTL.
+// computeExpiry returns the time at which the results of a lookup expire: the earliest end of the TTL of a family. It
+// returns the zero time if the results have no addresses. A TTL below MinTTL counts as MinTTL, and a TTL above MaxTTL
+// as MaxTTL.
 //
-// If one of the last two TTLs of a family was at least MinTTL, a TTL below MinTTL is probably the remaining TTL in a
-// server's cache. It is raised only to one second (minRemainingTTL). computeExpiry stores the TTLs for this comparison.
-// The caller must hold mu.
+// If one of the family's two previous TTLs was at least MinTTL, a TTL below MinTTL is probably the remaining TTL in a
+// server's cache. This TTL then counts as at least one second (minRemainingTTL). computeExpiry stores each TTL for the
+// next calls. The caller must hold mu.
 func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	for i, f := range both {
 		if len(f.Addrs) == 0 {
@@ -561,9 +568,8 @@ func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	return expiry
 }
 
-// selectError returns the error of a lookup that found no address. It prefers an error other than "not found", because
-// the family that failed may have addresses. If both families failed in this way, it returns the error for IPv4. If no
-// query failed, the result is a "not found" error.
+// selectError returns the error of a lookup that found no address. This is the first error in both, IPv4 before IPv6,
+// that is not a "not found" error. If there is none, the result is a "not found" error, a *net.DNSError.
 func (h *host) selectError(both [2]*lookup.FamilyResult) error {
 	err := lookup.NewNotFoundError(h.name)
 	for _, f := range both {

@@ -25,9 +25,9 @@ type lookupSlots chan struct{}
 // and hosts with known addresses (knownHosts) have separate slots, so that neither delays the other.
 type exchangerSlots struct{ newHosts, knownHosts lookupSlots }
 
-// newExchangerSlots returns the slots for lookups through the Exchanger x. Hosts without known addresses and hosts with
-// known addresses have the same number of slots. It is an eighth of MaxInFlight, at least one, if x is a Client with
-// that field set, and otherwise 256 (maxLookups).
+// newExchangerSlots returns the slots for lookups through the Exchanger x: 256 (maxLookups) for hosts without known
+// addresses, and as many for hosts with known addresses. If x is a Client with the field MaxInFlight set, each number
+// is an eighth of MaxInFlight, at least one.
 func newExchangerSlots(x dnshedge.Exchanger) exchangerSlots {
 	most := maxLookups
 	if c, ok := x.(*dnshedge.Client); ok && c != nil && c.MaxInFlight > 0 {

@@ -92,10 +92,10 @@ type Names struct {
 	Dialer dnshedge.Dialer
 
 	// MinTTL is the shortest time between two lookups of a host with addresses, and raises shorter TTLs. Values below
-	// 5 s, including zero, mean 5 s.
+	// five seconds, including zero, mean five seconds.
 	//
-	// If one of the two previous TTLs of an address family was at least MinTTL, a shorter TTL is the remaining TTL in a
-	// server's cache. It is raised to a second only.
+	// A TTL below MinTTL is raised only to one second if one of the two previous TTLs of its address family was at
+	// least MinTTL. The TTL is then the remaining TTL in a server's cache.
 	MinTTL time.Duration
 
 	// MaxTTL lowers longer TTLs. Zero: an hour. A value below MinTTL means MinTTL.
@@ -158,13 +158,13 @@ func (n *Names) maxTTL() time.Duration {
 // LookupNetIP returns the addresses of a host, in the order in which DialContext would dial them. The network is ip,
 // ip4 or ip6. The error of a failed lookup is a *net.DNSError. With this method, Names is a hedge.Resolver.
 //
-// A connection that DialContext makes to a returned address counts as a connection to the host. While it is open, Names
-// looks the host up again whenever its TTL ends. If the host loses the address, the RoundTripper that Drain returns
-// closes the connection.
+// A connection that DialContext makes to a returned address belongs to the host. While the connection is open, Names
+// looks the host up again whenever the TTL of the host's addresses ends. If the host loses the address, the
+// RoundTripper that Drain returns closes the connection.
 //
-// If LookupNetIP has returned the address for several hosts, a connection that is dialled for a request through that
-// RoundTripper belongs to the host in the request's URL. Any other connection belongs to all of these hosts, at most to
-// the last eight.
+// LookupNetIP may return the same address for several hosts. A connection that is dialled for a request through that
+// RoundTripper then belongs to the host in the request's URL. Any other connection to the address belongs to all of
+// these hosts, at most to the last eight.
 func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	want, err := familiesOf(network, "ip")
 	if err != nil {
@@ -197,10 +197,10 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 }
 
 // Watch yields the addresses of a host, in the order in which DialContext would dial them, and yields them again
-// whenever they change. As long as no address is known, it yields the *net.DNSError of each failed lookup. The lookup
-// is then repeated after one second, two, four and so on, up to a minute.
+// whenever they change. The sequence ends when ctx ends or Close is called.
 //
-// The sequence ends when ctx ends or Close is called.
+// As long as no address is known, Watch yields the *net.DNSError of each failed lookup. Failed lookups are repeated
+// after one second, two, four and so on, up to a minute.
 func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, error] {
 	return func(yield func([]netip.Addr, error) bool) {
 		if ctx.Err() != nil {
@@ -245,11 +245,11 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 	}
 }
 
-// Refresh makes Names look up a host again, although the TTL of its addresses has not ended: at once, or MinTTL after
-// the last lookup if that is later. The known addresses remain in use meanwhile.
+// Refresh makes Names look up a host again before the TTL of its addresses has ended: at once, or MinTTL after the last
+// lookup if that is later. The known addresses remain in use meanwhile. Refresh does not wait for the lookup.
 //
-// A host without connections, dials or watchers is looked up when it is next used. Refresh does not wait for the
-// lookup. It does nothing if the host is not stored.
+// A host without connections, dials or watchers is looked up when it is next used. Refresh does nothing if Names does
+// not store the host or is closed.
 func (n *Names) Refresh(host string) {
 	n.init()
 	n.mu.Lock()
@@ -288,13 +288,15 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// acquireKnownHost returns the state of a host that has known addresses. It starts a lookup if the host has no
-// addresses, or if their TTL has ended, and waits for it. If all is true, it waits for the results of all families in
-// want, and otherwise for any result. The host may lack addresses of these families.
+// acquireKnownHost returns the state of the host name, which has at least one known address of any family. If the host
+// has no addresses, or their TTL has ended, acquireKnownHost starts a lookup. It waits for the results of all families
+// in want if all is true, and otherwise for any result.
 //
-// If the host has addresses already, acquireKnownHost waits at most one second (lookupPatience), and not at all if the
-// previous lookup failed. It returns an error if Names is closed, or if no address is known at the end of the lookup or
-// of ctx. Otherwise the caller must call releaseHost.
+// If the host has addresses already, the wait takes at most one second (lookupPatience). There is no wait if the
+// previous lookup failed.
+//
+// The error is not nil if Names is closed, or if the lookup or ctx has ended and no address is known. If the error is
+// nil, the caller must call releaseHost.
 func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	h, err := n.waitForKnownHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
@@ -304,12 +306,11 @@ func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressF
 	return h, err
 }
 
-// waitForKnownHost starts a lookup of a host if necessary, waits for it, and returns the host if it then has known
-// addresses. If all is true, it waits for the results of all families in want, and otherwise for any result. The
-// comment of acquireKnownHost says how long it waits.
+// waitForKnownHost looks up the host name if its addresses are not known or their TTL has ended, waits, and returns the
+// host's state. It waits for the results of all families in want if all is true, and otherwise for any result.
 //
-// If ctx ends before an address is known, the error is that of the last lookup, or errClosed. acquireKnownHost replaces
-// it by the cause of ctx.
+// The error is not nil if no address is known after the wait. If ctx has ended, acquireKnownHost replaces this error.
+// If the error is nil, the caller must call releaseHost.
 func (n *Names) waitForKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
@@ -377,8 +378,8 @@ func (n *Names) addUnusedHost(h *host) {
 	}
 }
 
-// removeUnusedHost removes a host from the list of unused hosts, which limits their number, because the host is used
-// again or forgotten. It does nothing if the host is not in the list. The caller must hold mu.
+// removeUnusedHost removes a host from the list of unused hosts, because the host is used again or forgotten. It does
+// nothing if the host is not in the list. The caller must hold mu.
 func (n *Names) removeUnusedHost(h *host) {
 	if h.unusedElement != nil {
 		n.unused.Remove(h.unusedElement)
@@ -416,7 +417,7 @@ func familyIndex(ip netip.Addr) int {
 }
 
 // familiesOf returns the address families that a network such as "tcp6" permits. kinds lists the permitted networks
-// without their suffix 4 or 6. Any other network is a net.UnknownNetworkError.
+// without a suffix 4 or 6, for example "tcp". For any other network, the error is a net.UnknownNetworkError.
 func familiesOf(network string, kinds ...string) (addressFamilies, error) {
 	kind := strings.TrimRight(network, "46")
 	if slices.Contains(kinds, kind) {

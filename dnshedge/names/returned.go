@@ -16,8 +16,8 @@ type returnedAddresses struct {
 	shared atomic.Int64           // number of addresses with several hosts; read without a lock
 }
 
-// hostContextKey is the context key under which Drain stores the host of a request. The dial of a connection finds the
-// host there if the address of the request belongs to several hosts.
+// hostContextKey is the context key under which the RoundTripper of Drain stores the host name in the URL of a request.
+// trackByAddress reads it to find the host to which a connection belongs that was dialled by IP address.
 type hostContextKey struct{}
 
 // addHost records that LookupNetIP has returned the address ip for the host h. Eight hosts are stored for an address

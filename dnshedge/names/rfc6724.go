@@ -60,8 +60,8 @@ func scopeOf(ip netip.Addr) int {
 // compareTo returns a negative number if a is preferred to b by rules 1, 2, 5, 6 and 8 of RFC 6724 §6. It returns a
 // positive number if b is preferred, and otherwise 0.
 //
-// Rules 3, 4 and 7 need data that programs cannot read. Rule 9 is omitted, because it would always choose the same
-// address of a family.
+// Rules 3, 4 and 7 need data that package net does not provide. Rule 9 is omitted, because it would always prefer the
+// same address of a family.
 func (a destination) compareTo(b destination) int {
 	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
 		return c
@@ -111,11 +111,11 @@ func systemSourceAddress(ip netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// sourceOf returns the source address of connections to ip, by which RFC 6724 orders addresses. For a net.Dialer, it is
-// the result of systemSourceAddress.
+// sourceOf returns the source address of connections to ip, by which RFC 6724 orders addresses. If the field Dialer is
+// nil or a *net.Dialer, this is the result of systemSourceAddress.
 //
-// Another Dialer, such as a proxy's, may reach networks that this machine does not reach. For such a Dialer, sourceOf
-// returns ip itself, so that every address counts as reachable.
+// Another Dialer, such as that of a proxy, may reach networks that this machine does not reach. sourceOf then returns
+// ip itself, so that every address counts as reachable.
 func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
 	if _, plain := n.dialer().(*net.Dialer); !plain {
 		return ip, nil
@@ -153,9 +153,8 @@ func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr)
 	}
 }
 
-// determineSources repeats the search for the source addresses of connections that could not be determined before
-// (hostAddress.isSourceUnsure). The order in which addresses are dialled depends on them. The caller must hold mu, which
-// is unlocked during the system calls.
+// determineSources tries again to determine the source addresses of connections to the host's addresses that have the
+// field isSourceUnsure set, and stores the results. The caller must hold mu, which is unlocked during the system calls.
 func (h *host) determineSources() {
 	h.hasUnsureSource = false
 	var unsure []netip.Addr

@@ -83,7 +83,7 @@ func run(flags *flag.FlagSet, args []string) error {
 	return err
 }
 
-// options is the configuration of a forwarder, and the values of the flags that have no field in it.
+// options is the configuration of a forwarder, and the values of the flags for which forward.Config has no field.
 type options struct {
 	forward.Config
 	resolver               *recursor.Resolver             // used with recursive
@@ -170,8 +170,8 @@ func (o *options) defineFlags(flags *flag.FlagSet) {
 	flags.Func("insecure", "`domain` whose signatures are not checked, for -recursive and -validate; may be repeated", appendTo(&o.resolver.Trust.Insecure, parseDomain))
 }
 
-// addRoute parses s, "domain=server". It adds the server to the servers that are asked for names in the domain. If s
-// has no server ("domain="), names in the domain are asked as all other names are.
+// addRoute parses s, "domain=server". It adds the server to the servers that are queried for names in the domain. If s
+// has no server ("domain="), it adds none. The usual servers are queried for names in a domain without added servers.
 func (o *options) addRoute(s string) (err error) {
 	domain, server, ok := strings.Cut(s, "=")
 	if !ok || domain == "" {
@@ -185,9 +185,9 @@ func (o *options) addRoute(s string) (err error) {
 	return err
 }
 
-// addStub parses s, "domain=address". The address is an IP address, with a port or with the default port 53. addStub
-// adds it to the servers of a stub zone, the domain. The resolver queries them instead of the servers in the domain's
-// delegation.
+// addStub parses s, "domain=address", and makes the domain a stub zone: the resolver queries the server at the address
+// instead of the servers in the domain's delegation. A stub zone may have several servers. The address is an IP
+// address, with a port or with the default port 53.
 func (o *options) addStub(s string) error {
 	domain, server, _ := strings.Cut(s, "=")
 	at, err := netip.ParseAddrPort(server)
