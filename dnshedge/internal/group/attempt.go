@@ -35,8 +35,8 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (attemptReply, error) {
 // the question to another server at once, and so on. It returns the first successful response, or the error of the last
 // server. When ctx ends, it cancels the query and returns.
 //
-// Observers and the tracer get the context a, which may be another one than ctx. For observers, sendQueries stores its
-// last query in reported. Without observers, reported is not used and may be nil.
+// a is the context that observers and the tracer get. sendQueries stores its last query in reported, for observers.
+// reported may be nil if there are no observers.
 func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, first attemptTarget, reported *reportedQuery) (attemptReply, error) {
 	i, earlier, isHedge := first.server, first.earlierQueries, first.kind == hedgeAttempt
 	var refused uint64 // bit set of the servers that refused a connection one after the other
@@ -84,10 +84,9 @@ func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, firs
 // recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
 // failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
 //
-// If the signatures of a name are broken, a validating server responds with a DNSSEC failure, and no other server must
-// be tried. If s seems unable to validate, isFailure is true nevertheless, and answer.Outcome becomes wire.Failure.
-// Server.canValidate decides this, and may send a query with the context ctx. The health of s records each DNSSEC
-// failure as a failure.
+// A DNSSEC validation failure of a server that can validate is final, because the signatures of the name are broken. If
+// Server.canValidate returns false, isFailure is true, and answer.Outcome becomes wire.Failure. canValidate may send a
+// query with the context ctx. The health of s records every validation failure as a failure.
 func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()
@@ -98,12 +97,13 @@ func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.A
 	return isStandard && answer.Outcome == wire.Failure
 }
 
-// replaceRefusedServer selects another server for attempt n after the server s has refused the connection. It returns
-// the index of that server, and the number of earlier queries of the exchange to it. The new query costs no token,
-// because the query that was refused has reached no server.
+// replaceRefusedServer selects another server for attempt n if the error err of the server s is a refused connection.
+// It returns the index of that server, and the number of earlier queries of the exchange to it. The new query costs no
+// token, because the refused query has reached no server.
 //
-// refused is the bit set of servers that refused a connection in this attempt; s is added to it. ok is false if attempt
-// n is the primary, err is not a refused connection, the message must not be repeated, or no server remains.
+// refused is the bit set of servers that have refused a connection in this attempt; s is added to it. Servers in this
+// set, and servers with a failure response, are not selected. ok is false if no server remains, attempt n is the
+// primary, err is another error, or the opcode is not QUERY.
 func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
 	if n == 0 || !x.query.IsStandard() || !isConnectionRefused(err) {
 		return 0, 0, false
@@ -139,18 +139,19 @@ func (x *Exchange) recordPrimaryError(n int, s *Server, err error) error {
 	return err
 }
 
-// failOver records that the server from failed in attempt n, and selects the next server. The failure is the response
-// a, or err if a is nil. It returns the index of the next server, and the number of earlier queries of the exchange to
-// that server. ok is false if the attempt must end.
+// failOver records that the server from failed in attempt n: with the response a, or with err if a is nil. It selects
+// the next server, and returns its index and the number of earlier queries of the exchange to it. ok is false if the
+// attempt must end.
 //
-// The next server is one without a query of this exchange. If every server has had a query, replaceFailedServer may
-// select one. After SERVFAIL from three servers (maxServfails), no server without a query is tried, because the zone
-// itself may fail (RFC 9520 §3.1). After the transports were closed, no other server is tried. A message with an opcode
-// other than QUERY gets another server only if IsUnsent(err) is true.
+// failOver selects a new server, which has had no query of this exchange. If there is none, replaceFailedServer selects
+// the server. After SERVFAIL from three servers (maxServfails), no new server is selected, because the zone itself may
+// fail (RFC 9520 §3.1). After the transports were closed, no server is selected.
 //
-// A query to a server without an earlier query costs a token of the shared hedge bucket after failure responses from
-// two servers. If that server is silent, one failure response suffices. A question that fails everywhere is therefore
-// not sent to every server. A closed or refused connection is not a response.
+// After failure responses from two servers, a query to a new server costs a token of the shared hedge bucket. If the
+// new server is silent, one failure response suffices. Closed and refused connections are no failure responses. ok is
+// false if the bucket is empty.
+//
+// A message with an opcode other than QUERY gets another server only if IsUnsent(err) is true.
 func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -177,13 +178,13 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	return server, x.switchServer(n, server), true
 }
 
-// replaceFailedServer selects another server for attempt n if every server has had a query, and a server has responded
-// with a failure more than once. It returns the index of a server that has sent no failure response, and the number of
-// earlier queries of the exchange to it. The caller must hold mu.
+// replaceFailedServer selects another server for attempt n when every server has had a query. It returns the index of a
+// server that has sent no failure response, and the number of earlier queries of the exchange to it. The caller must
+// hold mu.
 //
-// The query costs the same token as a retransmission that is not the first one. earlierFailures is the number of
-// failure responses that the failed server had sent before its last one. ok is false if that number is 0, attempt n is
-// the primary, no server remains, or no budget permits the query.
+// earlierFailures is the number of failure responses that the failed server had sent in this exchange before its last
+// one. ok is false if earlierFailures is 0, attempt n is the primary, or every server has sent a failure response. The
+// query costs a token like a retransmission, and ok is false if no budget permits it.
 func (x *Exchange) replaceFailedServer(n, earlierFailures int) (server, earlier int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false
@@ -203,13 +204,12 @@ type queriesResult struct {
 	last  reportedQuery // last query, for observers
 }
 
-// runLastAttempt runs the last attempt that the race permits. The race starts no further attempt, so runLastAttempt
-// itself sends the question again whenever the last query is presumed lost. All queries stay in flight, and the first
+// runLastAttempt runs the last attempt that the race permits. Whenever the last query is presumed lost, runLastAttempt
+// sends the question again, because the race starts no further attempt. Earlier queries stay in flight, and the first
 // successful response to any of them is the result.
 //
-// After all of them have failed, it returns the error of the query that failed last, unless a further query may
-// succeed. That is the case if this error is a refused connection or a timeout, or if another attempt is running. Then
-// it waits until the question is due to be sent again.
+// If all queries have failed, runLastAttempt returns the last error. But after a refused connection or a timeout, or
+// while another attempt is running, it waits instead until the question is due to be sent again.
 func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	ctx, cancel := context.WithCancelCause(a)
 	results, running := make(chan queriesResult), 0
@@ -292,9 +292,9 @@ func (x *Exchange) timeToNextCheck() time.Duration {
 	return time.Until(x.checkAt)
 }
 
-// hasOtherAttempts reports whether the primary or any other attempt besides the last permitted one is running. Only the
-// last attempt may call it, after a failure. If the result is false, all other attempts have failed, and the last
-// attempt must end as well.
+// hasOtherAttempts reports whether an attempt besides the last one that the race permits is running. A primary that has
+// failed, and only waits for other attempts, does not count as running. Only runLastAttempt may call it, after a
+// failure.
 func (x *Exchange) hasOtherAttempts() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -13,9 +13,11 @@ import (
 // because the server is being restarted. The response code REFUSED is no error.
 func isConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
-// RetryAfter returns after which pause the query that failed with err may be repeated. ok is true if it may be repeated
-// soon, because the server was busy or restarting: the server refused or closed a connection (RFC 7766 §6.2.4), or
-// responded with HTTP status 429 or 503. pause is the wait in the Retry-After header of the response, or 0 without it.
+// RetryAfter returns after which pause the query that failed with err may be repeated. pause is the wait in the
+// Retry-After header of the response, or 0 without that header.
+//
+// ok is true if the query may be repeated soon, because the server was busy or restarting. The server has then refused
+// or closed a connection (RFC 7766 §6.2.4), or has responded with HTTP status 429 or 503.
 func RetryAfter(err error) (pause time.Duration, ok bool) {
 	var pushback *transport.PushbackError
 	if errors.As(err, &pushback) {

@@ -10,11 +10,11 @@ import (
 )
 
 // An eventReporter reports the events of one exchange to observers: the start and the outcome of queries, denied
-// hedges, and the end. Without observers, it is nil. Then only reportDenied and reportOutcome may be called, which do
-// nothing.
+// hedges, and the end of the exchange. Without observers, the eventReporter is nil, and only its methods reportDenied
+// and reportOutcome may be called. They then do nothing.
 //
-// Each attempt runs in one goroutine, and only that goroutine uses the attempt's element of the field lastQueries. The
-// field delay must be set before the first attempt starts.
+// Each attempt has its own element of lastQueries, which only the goroutine of that attempt uses. The field delay must
+// be set before the first attempt starts.
 type eventReporter struct {
 	notifier    *observers.Notifier
 	ctx         context.Context

@@ -36,11 +36,10 @@ type Result struct {
 // An Exchange sends one question to a group of equivalent servers, and returns the first successful response. The zero
 // value is ready for Run, which must be called only once.
 //
-// Besides the primary there are two kinds of attempts. A hedge starts after a delay that is computed in advance,
-// although the primary may still be answered. A retransmission starts when the last query is presumed lost.
+// The first attempt is the primary. A hedge is an attempt that starts after a computed delay, although earlier attempts
+// may still be answered. A retransmission is an attempt that starts when the last query is presumed lost.
 //
-// Exchange implements race.Op and race.Schedule, through which a race runs the attempts. The race calls Admit at the
-// earliest time at which an attempt may be due.
+// Exchange implements race.Op and race.Schedule. A race runs the attempts, and calls Admit when an attempt may be due.
 type Exchange struct {
 	conf   *Config
 	events *eventReporter // nil: no observers
@@ -180,7 +179,8 @@ func (x *Exchange) newFailureResult(err error, tries int) Result {
 }
 
 // recordOutcome reports the end of the exchange to observers. If the exchange may be hedged and the hedge delay is not
-// fixed, it also records the latency under the latency key of the first server.
+// fixed, it also records the latency of the exchange. The hedge policy learns this latency for the first server of the
+// group.
 //
 // winner is the number of the successful attempt, and r is its reply. If no attempt succeeded, winner is -1, and r is
 // the zero value.
@@ -259,8 +259,10 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 }
 
 // Admit implements race.Op. It returns true if a retransmission or a hedge is due and its budget permits it, and
-// records that attempt. It also computes the time at which the race must call Admit next. If the race calls it too late
-// for the first time, it only postpones the decision (see maxTimerLag). It ignores its argument.
+// records that attempt. It also computes the time at which the race must call Admit next. The argument is ignored.
+//
+// The first call that is more than 3 ms late (maxTimerLag) returns false. The race must then call Admit again 2 ms
+// later (readGrace), so that a response that has arrived is read first.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
@@ -292,9 +294,9 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	return wait, x.admitted <= MaxHedges && x.checkAt.Before(x.retransmission.deadline)
 }
 
-// Failed implements race.Schedule. The race calls it after the failure of attempt n. If n is 0, the primary has failed,
-// and the result stops the start of further attempts. The primary fails only after all other attempts have ended (see
-// waitForOtherAttempts). If n is not 0, the result changes nothing.
+// Failed implements race.Schedule. n is the number of the failed attempt. After the failure of the primary (n is 0), no
+// further attempt starts. The primary fails only after all other attempts have ended (see waitForOtherAttempts). The
+// failure of another attempt changes nothing.
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
 // HedgeTimeout implements race.Schedule, which asks how long hedges may run after the primary has failed. It sets no
@@ -401,8 +403,7 @@ func (x *Exchange) Ended(n int) {
 }
 
 // waitForOtherAttempts waits until all attempts besides the primary have ended, or ctx ends. A failed primary must call
-// it before it returns. Otherwise the race would start no further attempts, although queries of other attempts may
-// still need a retransmission.
+// it before it returns, because the race starts no retransmission after the primary has returned an error.
 func (x *Exchange) waitForOtherAttempts(ctx context.Context) {
 	x.mu.Lock()
 	var idle chan struct{}
@@ -421,8 +422,8 @@ func (x *Exchange) waitForOtherAttempts(ctx context.Context) {
 }
 
 // refundFailovers returns the tokens that this exchange has spent for failovers, which are queries to another server
-// after a failure. It must be called when a server has answered the question. Otherwise servers that fail every
-// question would use up the tokens, and no query would reach the server that answers.
+// after a failure. It must be called when a server has answered the question. Servers that fail every question then do
+// not use up the tokens.
 func (x *Exchange) refundFailovers() {
 	x.mu.Lock()
 	defer x.mu.Unlock()

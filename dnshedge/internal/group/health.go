@@ -51,7 +51,7 @@ type health struct {
 	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
 	probeInterval   time.Duration            // time between two probes; it grows while probes fail
 	nextProbe       time.Time                // earliest time of the next probe
-	nextTrial       time.Time                // earliest time of the next trial
+	nextTrial       time.Time                // earliest time of the next trial (see tryBeginTrial)
 	isProbing       bool                     // a probe is running
 	hasFailedProbe  bool                     // the last probe failed, and no response came since
 	notice          policy.ReportThrottle    // limits how often changes are logged
@@ -116,20 +116,22 @@ func (h *health) recordRejection() {
 	h.rejections.last = now
 }
 
-// refusingSince returns the time of the first rejection in the present series: the server began to refuse connections,
-// or to ask for less load. It is zero if there was no rejection since the last response of the server.
+// refusingSince returns the time of the first rejection since the last response of the server, or zero if there is
+// none. A rejection is a refused or closed connection, or HTTP status 429 or 503. If more than a minute passes between
+// two rejections (rejectionLifetime), the second one counts as the first.
 func (h *health) refusingSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.rejections.first
 }
 
-// recordResponse records a response of the server to the message q. failure must be true if the response is a
-// failure or bogus. The server is then no longer silent, also about the domain of q. It is failing after failures
-// for three different names in a row (maxFailures).
+// recordResponse records a response of the server to the message q. failure must be true if the response is a failure,
+// including a DNSSEC validation failure. The server is then no longer silent, neither in general nor about the domain
+// of q.
 //
-// Several failures for the same name count as one failure, because that name may be broken. A response to a message
-// with an opcode other than QUERY only shows that the server is not silent.
+// After failures for three different names without a success in between (maxFailures), the server is failing. Several
+// failures for the same name count once, because that name may be broken. If the opcode of q is not QUERY, failure is
+// ignored.
 func (h *health) recordResponse(q *wire.Query, failure bool) {
 	h.silentZones.recordAnswer(q)
 	h.recordAnyResponse()
@@ -210,9 +212,11 @@ func (h *health) tryBeginProbe(now time.Time) bool {
 	return due
 }
 
-// tryBeginTrial reports whether a trial may begin at the time now: a client's question is sent to this server, which is
-// down, to find out whether it works again. After a true result, the next trial is permitted after the current interval
-// between probes, which is half a second to ten seconds (see endProbe).
+// tryBeginTrial reports whether a trial may begin at the time now. A trial sends a client's question to this server,
+// although the server is down, to find out whether it works again.
+//
+// After tryBeginTrial has returned true, it returns false for the present interval between probes, which is half a
+// second to ten seconds (see endProbe).
 func (h *health) tryBeginTrial(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -223,12 +227,13 @@ func (h *health) tryBeginTrial(now time.Time) bool {
 	return true
 }
 
-// endProbe records the result of a probe that tryBeginProbe has permitted. failed must be true if the server answered
-// no question of the probe without a failure, or if the probe could not start. After a successful probe, the server is
+// endProbe records the end of a probe for which tryBeginProbe has returned true. failed must be false if the server has
+// answered a question of the probe without a failure, and true otherwise. After a successful probe, the server is
 // neither failing nor down.
 //
-// endProbe also sets the time to the next probe, which is at least half a second. A failed probe, or one that ends
-// while the server is failing, doubles that time, up to ten seconds. Any other probe resets it to half a second.
+// endProbe also sets the interval before the next probe. A failed probe, or a probe that ends while the server is
+// failing, doubles the interval, from half a second up to ten seconds. After each other probe, the interval is half a
+// second.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -246,9 +251,11 @@ func (h *health) endProbe(failed bool) {
 	h.isDown.Store(h.hasFailedProbe && h.isUnhealthy())
 }
 
-// logChange logs that the server has become silent or failing, or that it works again. It logs each of these two
-// changes at most once in ten seconds (policy.MinChangeInterval). A later call logs a change that came too soon, unless
-// the change was reversed in between. now is the present time. The caller must not hold mu.
+// logChange logs that the server has become unhealthy (silent or failing), or that it works again. now is the present
+// time. The caller must not hold mu.
+//
+// It logs nothing if it has logged the same state within the last ten seconds (policy.MinChangeInterval). A later call
+// of logChange then logs that state, unless it has ended before.
 func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return
@@ -330,14 +337,14 @@ func (s *answerRate) hasAnsweredMost(q *wire.Query) bool {
 }
 
 // silentZones records the DNS domains about which one server is silent: it leaves questions about their names
-// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains must
-// not count against the resolver, and must not take time from other servers.
+// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains do
+// not count against the health of the resolver while it answers others, and other servers are preferred for them.
 //
-// An unanswered question does not show which domain is dead. It therefore counts for each domain that contains its
-// name, and an answer resets each of these domains. The server is silent about a domain after unanswered questions for
-// three different children of the domain in a row (minSilentChildren).
+// The server is silent about a domain after unanswered questions about three different children of the domain
+// (minSilentChildren), without an answered question about the domain in between. An unanswered question counts for each
+// domain that contains its name, because it does not show which domain is dead.
 //
-// The zero value is ready. It is safe for concurrent use.
+// The zero value is ready for use. It is safe for concurrent use.
 type silentZones struct {
 	zoneCount atomic.Int32 // length of byHash, to be read without mu; stored under mu
 
@@ -352,7 +359,7 @@ const (
 	// maxZones is the maximum length of the list of suspect domains, and of the list of silent domains. In a full list, a
 	// new domain replaces a random one. Both lists together take less than 500 KiB for each server.
 	maxZones          = 1024
-	minSilentChildren = 3 // number of different children of a domain that must be missed in a row before the domain is silent
+	minSilentChildren = 3 // number of children of a domain with unanswered questions after which the server is silent about the domain
 	minZoneLabels     = 2 // least number of labels of a recorded domain; shorter domains have many servers and contain most names
 )
 
@@ -371,14 +378,14 @@ type suspectZone struct {
 	lastAnswer     time.Time                 // time of the last answered question; zero: none since the domain was recorded
 }
 
-// isSilent reports whether the server is silent about the domain: it has left questions about three different children
-// of the domain (minSilentChildren) unanswered, and answered none in between. The silence may have expired, because the
-// last unanswered question was too long ago (zoneSilenceLifetime).
+// isSilent reports whether the server has left questions about three different children of the domain unanswered
+// (minSilentChildren), and has answered no question about the domain in between. The result stays true after the
+// silence has expired (zoneSilenceLifetime).
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
-// An enclosingDomain is a domain at or above the name of a question, with the child of the domain on the way to that
-// name. For the name a.b.example.com and the domain example.com, the child is b.example.com. Unanswered questions are
-// counted by domain and child.
+// An enclosingDomain is a domain that contains the name of a question, or is that name. Its child is the next smaller
+// domain that contains the name. For the name a.b.example.com and the domain example.com, the child is b.example.com.
+// If the domain is the name, the child is the domain itself.
 type enclosingDomain struct {
 	domain uint64 // hash of the domain's name
 	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name
@@ -450,9 +457,9 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setUnansweredCount sets to misses the number of different children of a domain about which questions were left
-// unanswered in a row. At three (minSilentChildren), it moves the domain to the list of silent domains, and below three
-// to the list of suspect domains. The caller must hold mu.
+// setUnansweredCount sets zone.misses to misses, the number of children of the domain with an unanswered question since
+// the last answer. It moves the domain to the list of silent domains if misses is three (minSilentChildren), and to the
+// list of suspect domains if misses is less. The caller must hold mu.
 func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses
@@ -520,8 +527,9 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 	}
 }
 
-// isSilent reports whether the server is silent about any domain that contains the name of q: it has answered no
-// question about that domain, and the last unanswered question was at most ten seconds ago (zoneSilenceLifetime).
+// isSilent reports whether the server is silent about at least one domain that contains the name of q. The server is
+// silent about a domain if it has left questions about three children of the domain unanswered, and answered none in
+// between. The silence expires ten seconds after the last unanswered question about the domain (zoneSilenceLifetime).
 func (z *silentZones) isSilent(q *wire.Query) bool {
 	if z.zoneCount.Load() == 0 {
 		return false

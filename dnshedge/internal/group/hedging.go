@@ -64,13 +64,12 @@ func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
 	return h.due[h.next], true
 }
 
-// admitNext decides whether the next hedge is sent, as policy and budget permit, and goes on to the hedge after it.
+// admitNext decides whether the next hedge is sent, as policy and budget permit, and advances to the hedge after it.
 // There must be a next hedge. servers is the group of the exchange. In shadow mode (isShadow is true), no hedge is
 // sent, and isAdmitted is false.
 //
 // denied is the reason that the caller must report to observers. It is the empty Reason (policy.None) if the hedge is
-// sent, or if the policy has already reported a reason, for example an empty budget. Two reasons remain: shadow mode if
-// the hedge delay is fixed, and too many hedges before the delays are learned (maxInitialHedges).
+// sent, or if the policy itself has denied the hedge and reported its reason.
 func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bool, denied observe.Reason) {
 	n, first := h.next, servers[0]
 	h.next++

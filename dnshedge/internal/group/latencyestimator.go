@@ -50,8 +50,8 @@ type latencyEstimator struct {
 }
 
 // lossDelay returns the time after which an unanswered query, or its response, was probably lost in the network. Until
-// eight round trip times have been recorded (minRTTSamples), it is 100 ms (initialDelay), or the configured minimum if
-// that is longer.
+// eight round trip times have been recorded (minRTTSamples), it is 100 ms (initialDelay), or the configured minimum of
+// the hedge delay (minLossDelay) if that is longer.
 func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
@@ -59,9 +59,8 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 // unansweredDelay returns the time after which a query counts as unanswered. After three unanswered queries in a row
 // (maxMisses), the server counts as silent.
 //
-// It is lossDelay, the time after which a query is probably lost, but at least 10 ms, or 2 ms for a server on this
-// machine. The configured minimum of the hedge delay (Hedging.MinDelay) may be shorter than that. It makes hedges start
-// early, but does not make a server silent that is a few milliseconds late.
+// The result is lossDelay, the time after which a query is probably lost, but at least 10 ms, or 2 ms for a server on
+// this machine. A shorter Hedging.MinDelay does not reduce this minimum.
 func (l *latencyEstimator) unansweredDelay() time.Duration {
 	return max(l.lossDelay(), l.minUnansweredDelay)
 }
@@ -117,11 +116,12 @@ func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds the latency of a response, took, to the samples. path is the round trip time of the network path
-// as the operating system measured it, or 0 if it is unknown.
+// recordLatency adds took, the latency of a response, to the samples. path is the round trip time of the network path
+// as the operating system measured it, or 0 if it is unknown. If took is far longer than the round trip time, path
+// replaces it as the sample of that time.
 //
-// From the samples it computes when a query counts as lost (lossDelay) and as slow (slowDelay). It does so after every
-// 16 responses, and after each response until both delays are learned.
+// After every 16 responses (answersPerUpdate), recordLatency updates the times after which a query counts as lost
+// (lossDelay) and as slow (slowDelay). While one of the two has no learned value, it does so after each response.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -169,12 +169,11 @@ func (l *latencyEstimator) updateDelays() {
 	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay, 1), max(maxLossDelay, l.minLossDelay)))) // at least 1 ns, because 0 means not learned
 }
 
-// affordableDelay returns the slow delay: the shortest hedge delay for which the hedge budget suffices. The caller must
-// hold mu.
+// affordableDelay returns the shortest hedge delay for which the hedge budget suffices. The caller must hold mu.
 //
-// The budget is a share of all queries. Lost queries are hedged whatever the delay is, so their share is subtracted
-// from the budget, of which a quarter always remains. The result is the latency that only the remaining share of the
-// responses exceeds. It is at least the latency at Hedging.Percentile, and at most Hedging.MaxDelay.
+// The result is the latency that a certain share of the responses exceeds. This share is the hedge budget (a share of
+// all queries) minus the loss rate, because lost queries are hedged after any delay. It is at least a quarter of the
+// budget. The result is at least the latency at Hedging.Percentile, and at most Hedging.MaxDelay.
 func (l *latencyEstimator) affordableDelay() time.Duration {
 	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
 	room := max(budget-l.lossRate(), budget/4)
@@ -227,11 +226,11 @@ const (
 	maxRTO   = time.Minute            // longest timeout, after all doublings (RFC 6298 §2.5)
 )
 
-// An rtoEstimator computes the retransmission timeout of one server (RFC 6298). The latency of a retransmission may be
-// a sample, because every query has its own ID and socket or connection. So a response always belongs to a known query,
-// as Karn's rule demands (§3).
+// An rtoEstimator computes the retransmission timeout of one server (RFC 6298). The zero value has no sample. It is
+// safe for concurrent use.
 //
-// The zero value has no sample. It is safe for concurrent use.
+// Responses to retransmissions may be samples, although Karn's algorithm excludes them for TCP (§3). Each DNS query has
+// its own ID and socket or connection, so each response belongs to a known query.
 type rtoEstimator struct {
 	mu          sync.Mutex // guards the fields below
 	estimate    rtt.Estimate[float64]
@@ -248,17 +247,16 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.estimate.AddSample(took, 1./2)
 }
 
-// backOff doubles the retransmission timeout because a query that was sent at the time sent is still unanswered. now is
-// the present time.
+// backOff doubles the retransmission timeout because a query, sent at the time sent, is still unanswered at the time
+// now.
 //
-// It does nothing if the query was sent before the last doubling. So queries in flight at the same time double the
-// timeout once, like the segments of a TCP connection (RFC 6298 §5).
-//
-// It also does nothing if the query has waited for less than the timeout without doublings. A query may be presumed
-// lost that early if the deadline is near.
+// Queries in flight at the same time double the timeout only once (RFC 6298 §5): backOff does nothing if the query was
+// sent before the last doubling. It also does nothing if the query has waited for less than the timeout without
+// doublings.
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Near the deadline, a query is presumed lost before the timeout, which is then not doubled (see presumedLossTime).
 	if sent.After(r.lastDoubled) && now.Sub(sent) >= r.doubledTimeout(0) {
 		r.doublings, r.lastDoubled = r.doublings+1, now
 	}
@@ -267,8 +265,8 @@ func (r *rtoEstimator) backOff(sent, now time.Time) {
 // currentTimeout returns how long to wait for a response before the next retransmission of a question. resends is the
 // number of earlier retransmissions of that question; each of them doubles the timeout.
 //
-// sameServer must be true if the next retransmission goes to the same server. In that case, doublings because of other
-// questions to the server count as well.
+// sameServer is true if the next query goes to the same server, or to a silent one. The timeout is then doubled at
+// least as often as backOff has doubled it since the last response of the server.
 func (r *rtoEstimator) currentTimeout(resends int, sameServer bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,9 +292,8 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 // canAnswerWithin reports whether the server, if it works, will probably respond within the duration d: its
 // retransmission timeout, without doublings, is at most d.
 //
-// If the server has never responded, its timeout is unknown. The initial timeout of a second is then used, with the
-// doublings because of unanswered queries (see backOff). If there are none, nothing is known about the server, and the
-// result is true.
+// If the server has never responded, the timeout is a second (firstRTO), with the doublings by backOff. Without any
+// doubling, the result is then true for every d.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -51,11 +51,12 @@ type Config struct {
 }
 
 // An AttemptTracer receives the start and the end of each query of an attempt. An attempt may send several queries, one
-// after the other, and the last attempt of a question also several at the same time. An AttemptTracer must be safe for
-// concurrent use.
+// after the other. The last attempt that an exchange permits may send several queries at the same time. An
+// AttemptTracer must be safe for concurrent use.
 //
-// In its methods, ctx is the context of the attempt, q the question, and to the server. n is the number of the attempt,
-// and 0 is the primary. hedge is true if the attempt is a hedge.
+// In its methods, ctx is the context of the attempt, q the question, and to the server. n is the number of the attempt;
+// the first attempt, the primary, has the number 0. hedge is true if the attempt is a hedge, and false if it is the
+// primary or a retransmission.
 type AttemptTracer interface {
 	// AttemptStarted is called before a query is sent.
 	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
@@ -99,11 +100,11 @@ type pooledServer struct {
 }
 
 // GetOrCreateServer returns the server with the given name. If the Pool has none, it creates one from the Target that
-// the function target returns. A full Pool first removes its least recently used server, among those that it need not
-// keep.
+// the function target returns. A full Pool first removes the least recently used server that it need not keep. The
+// error is the error of target, or transport.ErrClosed after RemoveAllServers.
 //
-// use determines how long the Pool must keep the server. A caller with UseOnce must call Release later. The error is
-// the error of target, or transport.ErrClosed after RemoveAllServers.
+// use determines how long the Pool must keep the server. If use is UseOnce, the caller must call Release when it no
+// longer needs the server.
 func (p *Pool) GetOrCreateServer(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,8 +131,9 @@ func (p *Pool) GetOrCreateServer(name string, use Usage, target func() (Target, 
 	return s.Server, nil
 }
 
-// Release ends the use of the server s by a caller with UseOnce, so that the Pool may remove the server. It must be
-// called once for each call of GetOrCreateServer with UseOnce that returned s.
+// Release ends the use of the server s by a caller of GetOrCreateServer with UseOnce. The Pool may then remove s,
+// unless another use keeps it. Release must be called once for each call of GetOrCreateServer with UseOnce that
+// returned s.
 func (p *Pool) Release(s *Server) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,10 +143,11 @@ func (p *Pool) Release(s *Server) {
 }
 
 // removeLeastRecentlyUsed removes the server whose last query is the oldest from the Pool, and closes it in the
-// background. It returns false if no server may be removed. The caller must hold mu.
+// background. It returns false if the Pool must keep all servers. The caller must hold mu.
 //
-// It never removes permanent servers, or servers in use by UseOnce callers. It keeps a server with UseForQuestions for
-// 30 seconds after the last request for that server (minIdleTime), or for Config.Timeout if that is longer.
+// The Pool must keep a server after a request with UsePermanently, and until Release after a request with UseOnce.
+// After a request with UseForQuestions, it keeps the server for 30 seconds (minIdleTime), or for Config.Timeout if that
+// is longer.
 func (p *Pool) removeLeastRecentlyUsed() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)

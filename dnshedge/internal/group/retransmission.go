@@ -36,18 +36,16 @@ type retransmissionTimer struct {
 // presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due. The
 // result may change with each response, hedge and failure.
 //
-// The wait is the retransmission timeout of the queried server, doubled for each earlier retransmission of the question
-// (see rtoEstimator.currentTimeout). Before the first retransmission, it includes the expected handshake. If at most
-// one further attempt is permitted, it is at least minLastAttemptTimeout. Responses over the connection of the query
-// extend the wait (see timeoutEnd).
+// The wait is the retransmission timeout of the queried server, which doubles with each retransmission. For the first
+// query, it includes the expected handshake. If at most one further attempt is permitted, it is at least
+// minLastAttemptTimeout. Responses over the same connection extend it (see timeoutEnd).
 //
-// selectServer chooses the next server. If that is another server, the wait is at most half of the time from the last
-// query to the deadline. This limit does not apply if the retransmission timeout of the next server is longer than that
-// half.
+// If the next query would go to another server, the wait is at most half of the time from the last query to the
+// deadline. This limit does not apply if the other server cannot respond within that half (see canAnswerWithin).
 //
-// If the next server is the same one, and its protocol sends lost packets again itself, the result is the deadline:
-// there is no retransmission. Otherwise, the result is never before postponedUntil. It is also never before the loss
-// delay of each later query of a hedge has passed.
+// The result is never before postponedUntil. It is also never before each later query of a hedge has waited for the
+// loss delay of its server. If the next query would go to the same server, and the protocol of that server retransmits
+// lost packets itself, the result is the deadline.
 func (r *retransmissionTimer) presumedLossTime() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
@@ -79,33 +77,31 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 	return at
 }
 
-// timeoutEnd returns the time at which a query times out. attempt is the number of the query's attempt, sent is the
-// time at which the query was sent, and timeout is how long it may wait.
+// timeoutEnd returns the time at which a query of the given attempt times out. sent is the time at which the query was
+// sent, and timeout is how long it may wait. The wait begins again with each later response over the same connection,
+// which shows that the connection works.
 //
-// The wait begins when the query is sent. It begins again with each later response over the same connection, which
-// shows that the connection works and the query is only late.
-//
-// A server may drop one question and answer others, or queue queries. So the query times out at the latest when the
-// longest of three durations has passed since sent. These are timeout, one second (firstRTO), and half of the time from
-// sent to the deadline.
+// The total wait is limited to the longest of three durations: timeout, one second (firstRTO), and half of the time
+// from sent to the deadline.
 func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
 	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
 		at = carried.Add(timeout)
 	}
+	// A server may drop one question and answer others, or queue queries.
 	if latest := sent.Add(max(timeout, r.deadline.Sub(sent)/2, firstRTO)); latest.Before(at) {
 		return latest
 	}
 	return at
 }
 
-// minLastAttemptTimeout returns the least time to wait for the response to a query to s when no further attempt
-// remains, or only one. sent is the time at which that query was sent. A short outage of the network then does not use
-// up all attempts.
+// minLastAttemptTimeout returns the least time to wait for the response to a query to s when at most one further
+// attempt is permitted. sent is the time at which that query was sent. With this minimum, a short outage of the network
+// does not use up all attempts.
 //
-// The result is four times a retransmission timeout (lastAttemptTimeouts), or half of the time between sent and the
-// deadline if that is less. The retransmission timeout is the shortest of three: that of s, that of the first server,
-// and that of the first server when the exchange began.
+// The result is four times a retransmission timeout (lastAttemptTimeouts), but at most half of the time from sent to
+// the deadline. The retransmission timeout is the shortest of three: that of s, that of the first server, and that of
+// the first server when the exchange began.
 func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
@@ -121,12 +117,12 @@ func (r *retransmissionTimer) backOff(now time.Time) {
 	}
 }
 
-// timeoutCheckInterval returns how long to wait before the timeout of a waiting query is computed again. waited is the
-// time since the exchange began. The result is a quarter of waited, but at least 200 ms (minRTO), extended by
-// alignTimer.
+// timeoutCheckInterval returns how long to wait before the timeout of a waiting query is computed again, because events
+// may have shortened it. waited is the time since the exchange began. The result is a quarter of waited, but at least
+// 200 ms (minRTO), plus up to 16 ms (see alignTimer).
 //
-// The timeout may become shorter while the query waits. After a failure, the next query may go to another server. A
-// response to another question ends the doubling of the timeout.
+// The timeout becomes shorter when a failure changes the next server, or when a response to another question ends the
+// doubling of the timeout.
 func timeoutCheckInterval(waited time.Duration) time.Duration {
 	return alignTimer(max(minRTO, waited/4))
 }

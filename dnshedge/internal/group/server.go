@@ -86,15 +86,14 @@ func newServer(p *Pool, name string, t Target) *Server {
 	return s
 }
 
-// WasUsedFirst reports whether s has state to show to observers: a question that may be hedged was sent to s first,
-// before other servers of its group. With a fixed hedge delay, these questions are not counted. The result is then true
-// if any query was sent to s.
+// WasUsedFirst reports whether the state of s is of interest to observers: s was the first server of its group for a
+// question that may be hedged. If the hedge delay is fixed, the result is true after any query to s.
 func (s *Server) WasUsedFirst() bool {
 	return s.key.HasCalls() || s.hedging.FixedDelay > 0 && s.queryCount.Load() > 0
 }
 
-// State returns the hedge delay, the hedge budget and the other learned state of the server's latency key, for
-// observers.
+// State returns the learned state of the server for observers, such as its hedge delay and the tokens in its hedge
+// budget. The delay is 0 if hedging is switched off.
 func (s *Server) State() observe.KeyState {
 	state := s.key.State()
 	state.Delay = max(s.slowDelay(), s.lossDelay())
@@ -115,15 +114,16 @@ func (s *Server) Close() {
 	}
 }
 
-// queryAddresses sends q to the server. It returns the response and the duration of the handshake, or 0 if the query
-// needed none. If an address of the server fails, it tries the next address at once. The first address that responds
-// becomes the preferred one.
+// queryAddresses sends q to the addresses of the server, one after the other, until one of them responds. That address
+// becomes the preferred one. It returns the response and the duration of the handshake, or 0 if the query needed none.
+// w records which connection the query uses.
 //
 // n is the number of times that the question was sent to the server before. The first address to try is the n-th after
-// the preferred one, in the circular order of Target.Addresses. w records which connection the query uses.
+// the preferred one, in the circular order of Target.Addresses.
 //
-// If every address fails, the error is that of the first address that was tried. No further address is tried if ctx
-// ends, the server is closed, or q must not be repeated. The error is then that of the last address that was tried.
+// If all addresses fail, the error is that of the first one. If ctx ends or the server is closed, no further address is
+// tried, and the error is that of the last one. The same applies if the opcode of q is not QUERY and the failed address
+// may have received q.
 func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
 	s.lastAsked.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferredTransport.Load())
@@ -146,9 +146,9 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 	return nil, 0, failed
 }
 
-// recordUnanswered records that the question q, sent at the time sent, had no response. It does not count against the
-// health of the server if the server is silent only about the domain of q: it has answered other questions since the
-// silence about that domain began.
+// recordUnanswered records that the question q, sent at the time sent, had no response. The question does not count
+// against the health of the server if the server is silent about a domain that contains the name of q, and has
+// responded to another query since that silence began.
 func (s *Server) recordUnanswered(q *wire.Query, sent time.Time) {
 	if since := s.silentZones.recordUnanswered(q, sent, time.Now()); since.IsZero() || !s.HasAnsweredSince(since) {
 		s.countUnansweredQuery(sent)
@@ -158,8 +158,8 @@ func (s *Server) recordUnanswered(q *wire.Query, sent time.Time) {
 // spendForRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of
 // the server do not permit the retransmission. first must be true for the first retransmission of a question.
 //
-// If the server is silent only about the domain of q, the token must come from the bucket that responses of the server
-// fill. That bucket must be at least half full, so that retransmissions for other domains remain possible.
+// If the server is silent only about the domain of q, the token must come from its retransmission bucket. That bucket
+// must be at least half full, so that retransmissions for other domains remain possible.
 func (s *Server) spendForRetransmission(q *wire.Query, first bool) bool {
 	silent := s.IsSilent()
 	if !silent && s.silentZones.isSilent(q) {
@@ -230,12 +230,12 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
-// sendTrial sends the client's question q to this server, which is down, to find out whether it works again. The query
-// runs in the background, and its response is recorded like any other response. It does nothing if the opcode of q is
-// not QUERY, or if the last trial is too recent.
+// sendTrial sends the client's question q to this server, although the server is down, to find out whether it works
+// again. The query runs in the background, and its response is recorded like any other response. It does nothing if the
+// opcode of q is not QUERY, or if the last trial is too recent (see tryBeginTrial).
 //
-// A trial is needed if no probe can succeed: the server refuses questions about the root, and every earlier question
-// was for a broken name.
+// A trial is needed because the probes of a working server may fail: it may refuse questions about the root, and the
+// other names may be broken.
 func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 	if q.IsStandard() && s.tryBeginTrial(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
@@ -249,15 +249,11 @@ func (s *Server) sendTrial(now time.Time, q *wire.Query) {
 }
 
 // RunProbe sends probe questions to the server, one after the other, until the server answers one of them without a
-// failure. failed is true if it answered none of them without a failure. err is nil if the server sent any response,
-// even a failure.
+// failure (see probeQuestions). q is a client's question that the probe may send, or nil. A probe takes at most two
+// seconds (probeTimeout), or the retransmission timeout if that is longer.
 //
-// A probe of a server that has answered a question before sends the question for the NS records of the root, then that
-// question, then q. If q is nil, a question that the server failed to answer replaces q. For other servers see
-// probeQuestions.
-//
-// Several questions are needed because a server need not resolve the root, and because an earlier name may be broken
-// now.
+// failed is false if the server has answered a question without a failure. err is nil if the server has sent any
+// response, even a failure.
 func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
@@ -286,10 +282,11 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 }
 
 // canValidate reports whether a DNSSEC validation failure of the server is credible. A server with a wrong clock or an
-// old trust anchor fails for every name. A server that is failing, or has never answered without a failure, is
-// therefore sent the question for the NS records of the root first.
+// old trust anchor reports this failure for every name.
 //
-// The result is false if that question fails too.
+// The result is true if the server has answered a question without a failure and is not failing. To any other server,
+// canValidate sends the question for the NS records of the root, and returns true if the server answers it without a
+// failure.
 func (s *Server) canValidate(ctx context.Context) bool {
 	if s.HasAnswered() && !s.isFailing() {
 		return true
@@ -304,14 +301,12 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDeliberateFailure reports whether a failure response seems to be a decision of a working server, for example of a
-// filter. The caller must then not query fallback servers, which would decide otherwise.
+// IsDeliberateFailure reports whether a failure response of the server seems to be a decision of a working server, for
+// example of a filter. The caller must then not query fallback servers, which would decide otherwise.
 //
-// The result is true for SERVFAIL, which filters and validating servers often send without an extended error (RFC
-// 8914). For another code, for example REFUSED, it is true only if the server has ever answered without a failure.
-//
-// The result is false if the server is down. It is also false if an extended error attributes the failure to DNSSEC,
-// because that counts as a failure only if the server cannot validate (see canValidate).
+// The result is false if the server is down, or if the response is a DNSSEC validation failure, for which canValidate
+// decides. In all other cases, the result is true for SERVFAIL, which filters often send without an extended error (RFC
+// 8914). For another code, for example REFUSED, it is true if the server has ever answered without a failure.
 func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 	if s.IsDown() || failure.IsBogus() {
 		return false
@@ -320,12 +315,14 @@ func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
 }
 
 // probeQuestions returns the questions that the next probe sends, in order. q is a client's question that the probe may
-// use, or nil.
+// use, unless its opcode is not QUERY. If q is nil, a question that the server has failed to answer replaces it, if
+// there is one.
 //
-// A server that has never answered without a failure may reject questions about the root, but it may also fail for the
-// name of q. So successive probes of such a server alternate between q and the question for the NS records of the root.
+// If the server has answered a question before, the probe asks for the NS records of the root, then that question, then
+// q. A working server need not resolve the root, and the earlier name may be broken now.
 //
-// A probe of any other server asks for these records first, then a question that it has answered, then q.
+// Any other server may reject questions about the root, or may fail for the name of q. Successive probes of that server
+// alternate between q and the question for the NS records of the root.
 func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {
@@ -380,15 +377,12 @@ func (p *serverBudgets) refillHedgeBuckets() {
 	p.serverBucket.Deposit()
 }
 
-// spendForHedge asks the hedge policy to admit a hedge of call, and reports whether the policy does. n is the index of
-// the hedge in the exchange, from 0. A hedge costs a token of the bucket of all servers, and a token of the server's
-// own hedge bucket.
+// spendForHedge asks the hedge policy to admit a hedge of call, and returns whether the policy does. n is the index of
+// the hedge in the exchange, from 0. The hedge costs a token of the shared hedge bucket, and a token of the server's
+// own hedge bucket. If the policy gives a reason for a denial, call.Denied holds it.
 //
-// The result is false if one of the buckets is empty, or if the policy denies the hedge. If the policy has a reason,
-// call.Denied holds it.
-//
-// In shadow mode, the result is always false. If nothing else prevents the hedge, the token of the shared bucket is put
-// back, because no hedge is sent. The server's own bucket changes as if the hedge had been sent.
+// In shadow mode, no hedge is admitted. If nothing else prevents the hedge, only the server's own bucket changes, as if
+// the hedge had been sent.
 func (p *serverBudgets) spendForHedge(call *policy.Call, n int) bool {
 	call.Denied = policy.None
 	admitted := call.Admit(n)
@@ -402,14 +396,14 @@ func (p *serverBudgets) spendForHedge(call *policy.Call, n int) bool {
 	return admitted
 }
 
-// spendForRetransmission spends a token for a retransmission to this server. It returns false if no bucket has a token
-// for it. first is true for the first retransmission of a question, and silent is true if the server is silent.
+// spendForRetransmission spends a token for a retransmission to this server. It returns false if no bucket permits it.
+// first must be true for the first retransmission of a question, and silent must be true if the server is silent.
 //
-// A first retransmission uses the retransmission bucket of the server, which each response of the server fills. A later
-// one uses the shared hedge bucket, or a retransmission bucket that is at least half full. Many responses indicate
-// packet loss and not an overloaded server.
+// A first retransmission uses the retransmission bucket of the server. If that bucket is empty, and for later
+// retransmissions, the shared hedge bucket is used. If the shared bucket is empty, the retransmission bucket is used if
+// it is at least half full.
 //
-// Retransmissions to a silent server use only the shared hedge bucket, because an outage must not double the load.
+// A retransmission to a silent server only uses the shared hedge bucket, because an outage must not double the load.
 func (p *serverBudgets) spendForRetransmission(first, silent bool) bool {
 	return first && !silent && p.retransmissions.spendToken(1) || p.spendForFailover() || !silent && p.spendSurplusToken()
 }
@@ -419,8 +413,7 @@ func (p *serverBudgets) spendForRetransmission(first, silent bool) bool {
 func (p *serverBudgets) spendSurplusToken() bool { return p.retransmissions.spendToken(Burst / 2) }
 
 // spendForFailover spends a token of the shared hedge bucket for a failover, a query to this server after a failure of
-// another server. It returns false if the bucket is empty. A retransmission spends a token of the same bucket if the
-// retransmission bucket does not permit it.
+// another server. It returns false if the bucket is empty. Retransmissions may use it as well.
 func (p *serverBudgets) spendForFailover() bool { return p.sharedBucket.Spend() }
 
 // refundFailover puts back into the shared hedge bucket a token that spendForFailover spent for a failover.

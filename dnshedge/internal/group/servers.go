@@ -22,11 +22,11 @@ type Servers []*Server
 // SortByRTT returns the servers in order of preference for q: the server with the shortest smoothed round trip time
 // first. Servers with similar times keep their order. Servers without a known time follow. g is not changed.
 //
-// Silent and failing servers come last, and so do servers that are silent about the domain of q. Among these servers,
-// the least recently used one comes first, so that each gets a query in turn.
+// Servers that are silent, failing, or silent about the domain of q come last. The least recently used of them comes
+// first, so that each gets a query in turn.
 //
-// If explore is true, the first server is a random one, so that unused servers are measured. Callers may set it only
-// for queries that no client waits for.
+// If explore is true, a random server changes places with the first one, so that unused servers are measured. Callers
+// may set explore only for queries that no client waits for.
 func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	if len(g) < 2 {
 		return g
@@ -106,8 +106,9 @@ func (g Servers) HasAnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.HasAnsweredSince(t) })
 }
 
-// RefusingSince returns the time since which the group has refused connections or asked for less load. If several
-// servers do so, it is the time at which the latest of them began. It is zero if none does.
+// RefusingSince returns the latest time at which a server of the group began to refuse connections or ask for less load
+// (HTTP status 429 or 503). Closed connections count as refused. Servers that have responded since then do not count.
+// The result is zero if no server counts.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -167,10 +168,9 @@ func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
 }
 
 // ProbeUnmeasured starts a probe, in the background, of each server that has not responded within the last five minutes
-// (measurementLifetime). So a server that gets no queries is used again once it is faster than the others. now is the
-// present time.
+// (measurementLifetime). A probe sends questions whose responses show the server's latency. now is the present time.
 //
-// It probes no server if the group has only one, or if its servers have received fewer than eight queries in all
+// It does nothing if the group has only one server, or if its servers have received fewer than eight queries in all
 // (minQueriesToMeasure).
 //
 // A probe may send the client's question q, except to the server first, to which the caller itself sends q. first may
@@ -218,23 +218,23 @@ type serverHistory struct {
 	lastSent      time.Time // time of the last query; zero: none
 }
 
-// selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange.
-// Among equal servers, the order of the servers decides.
+// selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange,
+// including penalties. Among equal servers, the first one is selected.
 //
-// Each failure response counts as four additional queries (failurePenalty). A server that is silent or failing, or
-// silent about the domain of the question, has 3.5 additional queries (half a query more than silentPenalty). The same
-// number counts for a server that was queried in this exchange and has never answered a question without a failure.
+// Each failure response adds four queries (failurePenalty). A server that is silent, failing, or silent about the
+// domain of the question has 3.5 additional queries (silentPenalty and a half). So has a server that was queried in
+// this exchange and has never answered any question without a failure.
 //
-// A server that refused a connection, and sent no failure response, has half a query less. No process has received its
-// query, and a repeated refusal takes no time.
+// A server that refused a connection, and sent no failure response, has half a query less, because a repeated refusal
+// takes no time.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
-// selectServerExcept returns the index of the best server for the next query that is not in the bit set excluded. The
-// server with the fewest queries in this exchange is the best; failures and silence count as queries (see
-// selectServer).
+// selectServerExcept returns the index of the server for the next query, among the servers that are not in the bit set
+// excluded. It is the server with the fewest queries in this exchange, including the penalties of selectServer. The
+// result is -1 if no server is left.
 //
-// Bit i stands for the server with index i. A set that is not empty also excludes all servers with an index of 64 or
-// more. The result is -1 if no server is left.
+// Bit i of excluded stands for the server with index i. If excluded is not empty, servers with an index of 64 or more
+// are excluded as well.
 func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	best, bestRank := -1, -1
 	for i, server := range s.servers {
@@ -300,11 +300,12 @@ func (s *serverSelection) recordUnansweredQueries(now time.Time) {
 	}
 }
 
-// selectAffordableServer selects the server for a retransmission, and spends a token of that server's budget. It
-// returns the index of the first server, in the order of selectServer, whose budget permits the retransmission. isPaid
-// is false if no budget permits it. isFirst must be true for the first retransmission of a question.
+// selectAffordableServer selects the server for a retransmission, and spends a token of that server's budget. It tries
+// the servers in order of preference (see selectServer), and returns the index of the first server whose budget permits
+// the retransmission. isPaid is false if no budget permits it. isFirst must be true for the first retransmission of a
+// question.
 //
-// A server that responded with a failure is selected only if it is the first in that order.
+// A server that responded with a failure is tried only if it is the most preferred server.
 func (s *serverSelection) selectAffordableServer(isFirst bool) (server int, isPaid bool) {
 	excluded := uint64(0)
 	for range s.servers {
