@@ -29,8 +29,8 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// A core is the internal state of a Client, which the first use of the Client creates. Its fields do not change after
-// newCore has returned. It is safe for concurrent use.
+// A core is the internal state of a Client, created when the Client is first used. It is safe for concurrent use. All
+// fields except flights may be used without a lock.
 type core struct {
 	conf          *Client
 	trace         *tracer // nil: there is no Client.Trace
@@ -42,7 +42,7 @@ type core struct {
 	clientQueues  *clientQueues                       // questions of DNS clients, in ServeDNS and Server
 	flightsMu     sync.Mutex                          // guards flights and its Flights
 	flights       flight.Group[string, *sharedFlight] // running exchanges that callers with the same question share, by question and by whether hedging is allowed
-	systemServers func() []*system.Servers            // the system's servers that are asked, directly or through Exchangers; called only if there is a Cache
+	systemServers func() []*system.Servers            // the operating system's servers that are queried, directly or through Exchangers; called only if there is a Cache
 	search        *system.SearchDomains               // domains that a net.Resolver may have appended to names
 	systemVersion atomic.Uint64                       // sum of the versions of systemServers when cache entries were last invalidated; 0: not yet determined
 	count         *counters
@@ -160,8 +160,8 @@ func (c *core) closeAll() {
 // answerFromFreshCache returns a cached answer to q that has not expired and needs no refresh. It sends no query and
 // waits for none, so that callers can answer cache hits without a goroutine. ctx is only passed to Trace.
 //
-// If ok is false, no counter has changed, and the caller must call answerQuestion. ok is false for every name in the
-// hosts file, because the file has precedence over the cache.
+// If ok is false, the lookup has not been counted or reported to Trace, and the caller must call answerQuestion. ok is
+// false for every name in the hosts file, because the file has precedence over the cache.
 func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
 	now := time.Now()
 	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, now) != nil {
@@ -187,9 +187,9 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 // answerQuestion answers a question locally, from the cache, or from the servers, and reports the lookup to Trace. If
 // address is not empty, only the server at that address is queried.
 //
-// If stay is nil, the call returns when ctx ends, or before. Otherwise the calling goroutine may run the exchange with
-// the servers itself, which saves a goroutine. If it does, the call returns when the exchange has ended, even if ctx
-// has ended before. The end of stay cancels the exchange. If Trace.Lookup is set, stay is ignored.
+// If stay is nil, the call returns when ctx ends, or before. If stay is not nil, the calling goroutine may query the
+// servers itself, which saves a goroutine. The call then returns when that exchange has ended, even if ctx ends
+// earlier, and the end of stay cancels the exchange. If Trace.Lookup is set, stay is ignored.
 func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
 	if !c.trace.hasLookupTrace() {
 		return c.answerWithoutTrace(ctx, stay, query, address)
@@ -200,12 +200,11 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 	return r
 }
 
-// answerWithoutTrace answers a question locally, from the cache, or from the servers, without a call of Trace.Lookup.
+// answerWithoutTrace answers a question locally, from the cache, or from the servers, and does not call Trace.Lookup.
 // If address is not empty, only the server at that address is queried.
 //
-// If stay is not nil, the calling goroutine may run the exchange with the servers itself, which saves a goroutine. If
-// it does, the call returns when the exchange has ended, even if ctx has ended before. The end of stay cancels the
-// exchange.
+// If stay is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
+// returns when that exchange has ended, even if ctx ends earlier, and the end of stay cancels the exchange.
 func (c *core) answerWithoutTrace(ctx, stay context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -243,9 +242,13 @@ type route struct {
 	domainLen int       // length of the domain in wire format; 0: no domain matches
 }
 
-// findRoute returns the query with its route, which determines the source of the answer. The first source that applies
-// is used. The sources are the hosts file, the route of a domain other than ".", a special-use zone, the route of ".",
-// Client.Exchanger, and the servers for all names. A special-use zone (RFC 6761) is answered without a query.
+// findRoute determines the source of the answer to a query, and returns the query with this source as its route. It
+// selects the first of these sources that applies:
+//
+//  1. the hosts file
+//  2. the route of a domain other than ".", from Client.Routes or the operating system's configuration
+//  3. a special-use zone (RFC 6761), for which the Client itself creates the response
+//  4. the route of ".", Client.Exchanger, or the servers for all names
 //
 // The hosts file and special-use zones only apply to standard queries (opcode QUERY) of the class IN.
 func (c *core) findRoute(query *wire.Query) question {
@@ -265,12 +268,13 @@ func (c *core) findRoute(query *wire.Query) question {
 	return q
 }
 
-// findDomainRoute returns a query with the route for its name. The longest domain in Client.Routes that contains the
-// name determines the route. If it has no Exchanger, or no domain matches, the route is the servers that the operating
-// system has for a domain that contains the name. Without these servers, it is Client.Exchanger or the servers for all
-// names.
+// findDomainRoute returns a query with the route for its name. It ignores the hosts file and special-use zones.
 //
-// A DS question is routed by the parent of its name. If the Exchanger of the route has a method IgnoresOptions, the
+// The route is the Exchanger of the longest domain in Client.Routes that contains the name. Without an Exchanger, it is
+// the operating system's separate servers for a domain that contains the name. Without these, it is Client.Exchanger or
+// the servers for all names.
+//
+// The parent of the name determines the route of a DS question. If the Exchanger has a method IgnoresOptions, the
 // returned question has no EDNS options.
 func (c *core) findDomainRoute(query *wire.Query) question {
 	q := question{Query: query}
@@ -287,16 +291,13 @@ func (c *core) findDomainRoute(query *wire.Query) question {
 	return q
 }
 
-// answerLocally returns the response from the hosts file or a special-use zone to a question, and reports it to Trace.
-// It returns nil if the cache or a server must answer.
-//
-// A standard query without the flag RD (recursion desired) gets the response REFUSED, unless Client.Routes has an
-// Exchanger for the name. The cache must not answer that query, because its answer would reveal the questions of other
-// clients.
+// answerLocally returns the response in q.local, from the hosts file or a special-use zone, and reports it to Trace. If
+// q.local is nil, a standard query without the flag RD (recursion desired) gets the response REFUSED, unless
+// Client.Routes has an Exchanger for its name. For any other question answerLocally returns nil.
 func (c *core) answerLocally(ctx context.Context, q question) *result {
 	m := q.local
 	if m == nil && q.IsStandard() && !q.WantsRecursion() && (q.exchanger == nil || !q.isRouted) {
-		m = new(dns.Msg)
+		m = new(dns.Msg) // not a cached answer, which would reveal the questions of other clients
 		m.Rcode = dns.RcodeRefused
 		m.SetEdns0(dns.MinMsgSize, false)
 		m.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_EDE{InfoCode: edeNotAuthoritative}} // RFC 8914 §4.21
@@ -327,14 +328,12 @@ func newLocalResult(q question, m *dns.Msg) *result {
 
 // findCachedAnswer searches the cache for an answer to q.
 //
-// If isUsable is true, the caller may return cached at once. cached may have expired if a refresh has failed or was
-// slow in the last 30 s, or if Cache.StaleAfter is negative.
+// If isUsable is true, the caller may return cached at once. cached has not expired, or it may be used without a query
+// although it has expired: Cache.StaleAfter is negative, or a refresh failed or was slow in the last 30 s. If
+// cached.isRefreshDue is also true, the caller must call startRefresh.
 //
-// If cached.isRefreshDue is true as well, the caller must call startRefresh. A refresh is due for a popular answer that
-// expires soon. It is also due for an expired answer, unless a refresh is running or has failed in the last 30 s.
-//
-// If isUsable is false, the caller must query the servers. cached is then an expired answer to return if the servers
-// fail or are slow. Its freshness is entryMissing if there is none.
+// If isUsable is false, the caller must query the servers. If cached.freshness is entryStale, cached is an expired
+// answer to return if the servers fail or are slow. If the freshness is entryMissing, there is no answer to return.
 func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedAnswer, isUsable bool) {
 	cache := c.conf.Cache
 	if !c.isCacheable(q) || lookup.HasCacheBypass(ctx) {
@@ -351,10 +350,10 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 	return cached, false
 }
 
-// startRefresh queries the servers in the background for a new answer to q, which replaces the cached answer.
+// startRefresh queries the servers in the background for a new answer to q, which replaces the answer in the cache.
 //
-// If the cached answer has not expired, the query needs a token of the refresh budget, which limits these queries.
-// Without a token, startRefresh sends nothing, and calls cached.releaseRefresh so that a later caller can try again.
+// If the cached answer has not expired, this exchange costs a token of the refresh budget. If the budget has no token,
+// startRefresh sends no query and calls cached.releaseRefresh, so that a later caller can start the refresh.
 func (c *core) startRefresh(q question, cached cachedAnswer) {
 	purpose := callerFlight
 	if cached.freshness == entryFresh {
@@ -368,16 +367,15 @@ func (c *core) startRefresh(q question, cached cachedAnswer) {
 	c.joinOrStartFlight(c.ctx, nil, q, purpose)
 }
 
-// resolveShared queries the servers once for all callers that have the same question at the same time, and returns the
-// shared result. If cached is an expired answer from the cache, resolveShared returns it when the servers are slow or
-// fail.
+// resolveShared queries the servers for q and returns the result. Callers with the same question at the same time share
+// one exchange. If cached is an expired answer, resolveShared returns it when the servers fail, or take longer than
+// Cache.StaleAfter.
 //
-// Messages other than standard queries are not shared. A question that cannot be cached is not shared either if the
-// caller's deadline is less than Timeout away. A shared exchange divides the whole Timeout between the servers, so it
-// may query the second server too late for this caller.
+// A message that is not a standard query has an exchange of its own. The same holds for a question that cannot be
+// cached, if ctx ends before Timeout: a shared exchange may query the second server too late for this caller.
 //
-// If stay is not nil, the calling goroutine may run the exchange itself, which saves a goroutine. If it does, the call
-// returns when the exchange has ended, even if ctx has ended before. The end of stay cancels the exchange.
+// If stay is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
+// returns when that exchange has ended, even if ctx ends earlier, and the end of stay cancels the exchange.
 func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer) *result {
 	deadline, hasDeadline := ctx.Deadline()
 	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
@@ -429,9 +427,11 @@ func (c *core) resolveShared(ctx, stay context.Context, q question, cached cache
 // cacheable either, because the answer may suit only one client.
 func (c *core) isCacheable(q question) bool { return c.conf.Cache != nil && q.IsCacheable() }
 
-// joinSecondFlight repeats the question q after first, a shared exchange, has ended without an answer because the
-// caller that started it has timed out or left. It returns the result of a second shared exchange. If ctx ends, or the
-// time end passes before, it returns the result of first.
+// joinSecondFlight queries the servers again for q, and returns the result. It is called if first, an exchange that
+// this caller shared, ended without an answer because the caller that started it has timed out or left.
+//
+// The second exchange is also shared with other callers. If ctx ends, or there is no new result before the time end,
+// joinSecondFlight returns the result of first.
 //
 // There is no third exchange. So a forwarding loop that sends each question back to this Client comes to an end.
 func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, first *sharedFlight) *result {
@@ -467,13 +467,13 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 	return r
 }
 
-// joinOrStartFlight returns the running exchange (flight) that another caller has started for the question q. If there
-// is none, it starts one, whose purpose is the argument purpose. A new flight gets the values of ctx, but does not end
-// with ctx.
+// joinOrStartFlight adds the caller to the running exchange (flight) for the question q, and returns this flight. If
+// there is none, it starts one for the reason purpose. A new flight has the values of ctx, but does not end with ctx.
+// Client.Close cancels it.
 //
-// If stay is not nil, a new flight runs in the calling goroutine, and joinOrStartFlight returns when the flight has
-// ended. The end of stay cancels the flight. If stay is nil, the flight runs in a goroutine of its own. It is cancelled
-// when its last caller leaves, unless its answer can be cached. Client.Close cancels all flights.
+// If stay is nil, a new flight runs in a goroutine of its own. It is cancelled when its last caller leaves, unless its
+// answer can be cached. If stay is not nil, a new flight runs in the calling goroutine, and joinOrStartFlight returns
+// when the flight has ended. The end of stay then cancels the flight.
 func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose flightPurpose) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
@@ -509,12 +509,11 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 	return f
 }
 
-// runFlight performs the exchange f with the servers by calling resolveFlight. It returns the result, and wakes the
-// callers that share f. Exchangers and Dialers get the values of ctx.
+// runFlight queries the servers for the question of f, and returns the result. If callers share f, it also stores the
+// result in f.r and closes f.Done, which wakes these callers. Exchangers and Dialers get the values of ctx.
 //
-// The exchange ends early when ctx or stay ends, after Timeout, or when a newer question displaces it from the full
-// queue. stay may be nil. If f has its own goroutine, stay ends when the last caller has left f. Otherwise, stay is the
-// second context that the caller has passed.
+// The exchange is cancelled when ctx ends, when stay ends, after Timeout, or when a newer question displaces its
+// question from the full queue. stay may be nil.
 func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
 	if f.Done != nil {
 		defer func() {
@@ -545,9 +544,11 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	return c.resolveFlight(f)
 }
 
-// resolveFlight queries the servers for the question of the flight f, and applies the TTL limits of the cache to the
-// answer. If f.server is set, only that server is queried. Otherwise resolveFlight queries the source of the question's
-// route, follows CNAMEs to names of other routes (followAliases), and stores the result in the cache.
+// resolveFlight queries the servers for the question of f, and applies the TTL limits of the cache to the answer. If
+// f.server is set, it queries only that server and stores nothing in the cache.
+//
+// Otherwise it queries the Exchanger or servers of the question's route, and stores the result in the cache. If the
+// answer is an alias (CNAME) without its target, followAliases resolves the target.
 func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 	if f.server != nil {
 		r = c.servers.retryUntilAvailable(&f.span, f.question, func(q question) *result {
@@ -565,10 +566,11 @@ func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 }
 
 // dequeueFlight removes f, an exchange that has ended with the result r, from the queue of questions that wait for
-// servers. It also corrects the error in r if the Client has ended the exchange.
+// servers. It also replaces an error in r that the Client itself has caused.
 //
-// The error becomes ErrTooManyQuestions if a newer question displaced f, context.Canceled if f.stay has ended, and
-// transport.ErrClosed if the Client was closed. If f.stay has ended, a failure response is replaced as well.
+// If f.stay has ended, an error or a failure response becomes context.Canceled. If a newer question has displaced f, an
+// error becomes ErrTooManyQuestions. If the Client was closed and callers share f, a cancellation becomes
+// transport.ErrClosed.
 func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)
@@ -583,8 +585,8 @@ func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 }
 
 // storeResult applies the TTL limits of the Cache to r, the result of the exchange f, and stores its answer or failure
-// in the Cache. It stores nothing if the question is not cacheable, if f.server is set, if isUncacheable is true for
-// the error, or after Client.Close.
+// in the Cache. It stores nothing after Client.Close, for a question or an error that cannot be cached (isCacheable,
+// isUncacheable), or if f.server is set.
 func (c *core) storeResult(f *sharedFlight, r *result) {
 	q, cache := f.question, c.conf.Cache
 	ttl := r.limitTTL(q.Query, cache)
@@ -604,9 +606,9 @@ func (c *core) storeResult(f *sharedFlight, r *result) {
 	}
 }
 
-// deniesNamesBelow reports whether the NXDOMAIN answer r to q also proves that no names exist below q's name (RFC 8020
-// §2). r must have the flag AD. The result is true for an answer of a server with Upstream.TrustAD, or of an Exchanger
-// whose optional method NothingBelow returns true for q's name.
+// deniesNamesBelow reports whether the source of the NXDOMAIN answer r to q is trusted to deny all names below q's name
+// as well (RFC 8020 §2). A server is trusted if its Upstream.TrustAD is set. An Exchanger is trusted if its optional
+// method NothingBelow returns true for q's name. The caller must check that r has the flag AD.
 func (c *core) deniesNamesBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -634,9 +636,10 @@ func (c *core) queryServerAt(ctx context.Context, query *wire.Query, address str
 	return c.trace.reportAnswer(ctx, query, c.runFlight(ctx, nil, &sharedFlight{question: q, server: s}))
 }
 
-// isUncacheable reports whether an error must not be cached, because it says nothing about the servers. That holds if
-// this machine lacks resources, routes or permissions, or if its list of servers could not be read. It also holds for a
-// question that the full queue dropped, Client.Close, and a cancellation. isUncacheable returns false for nil.
+// isUncacheable reports whether an error must not be cached, because it says nothing about the servers. These errors
+// are a cancellation, Client.Close, ErrTooManyQuestions, and a list of the operating system's servers that cannot be
+// read. A lack of resources, routes or permissions on this machine is uncacheable, too. The result is false if err is
+// nil.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
@@ -662,19 +665,19 @@ func (c *core) expireOnSystemChange(now time.Time) {
 // findSystemServers returns the operating system's servers that the Client queries, directly or through Exchangers.
 // Answers in the Cache become invalid when these servers change.
 //
-// It is called when the Client is first used with a Cache. newCore must not call it. findSystemServers creates the
-// cores of the Clients among the Exchangers, and two Clients that are each other's Exchanger would wait for each other.
+// newCore must not call findSystemServers, because this function creates the cores of other Clients that are Exchangers
+// of this Client. If two Clients were each other's Exchanger, each newCore would wait for the other.
 func (c *core) findSystemServers() []*system.Servers {
 	f := systemServerFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitClient(c.servers)
 	return f.servers
 }
 
-// currentOrigin returns the origin with which an answer to q is cached. It consists of the Client's number in the
-// Cache, the length of the domain of q's route, and the generation of the operating system's servers. The generation is
-// a number that changes with these servers. It is 0 if none of them may be queried for q.
+// currentOrigin returns the origin with which an answer to q is cached: this Client's number in the Cache, the length
+// of the domain of q's route, and the generation of the operating system's servers. The generation is a number that
+// changes with these servers. It is 0 if q cannot reach them.
 //
-// It must be called before the servers are queried, because the system's servers may change meanwhile.
+// The caller must call currentOrigin before it queries the servers, because the system's servers may change meanwhile.
 func (c *core) currentOrigin(q question) (from answerOrigin) {
 	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache == nil {
@@ -706,29 +709,27 @@ type result struct {
 	refusingSince time.Time // if err is not nil: when the last server that refuses connections began to refuse; zero: none
 	hasRefused    bool      // if err is not nil: a server has refused a connection for this question
 
-	isUnavailable bool          // if err is not nil: the server may be asked again soon
+	isUnavailable bool          // if err is not nil: the server may be queried again soon
 	endedByQuery  bool          // if err is not nil: the question may have caused the end of a connection
 	pause         time.Duration // time that the server has asked the client to wait before the next query
 }
 
 // isFailure reports whether another server may give a better result for q. It is true for an error. For a standard
-// query (opcode QUERY), it is also true for a failure response, such as SERVFAIL. It is false for a final failure (see
-// isFinalFailure), which another server must not replace.
+// query (opcode QUERY), it is also true for a failure response, such as SERVFAIL, but not for a final failure
+// (isFinalFailure).
 func (r *result) isFailure(q *wire.Query) bool {
 	return r.err != nil || q.IsStandard() && r.answer.Outcome == wire.Failure
 }
 
 // isFinalFailure reports whether the result is a failure response that no other server and no expired answer may
-// replace. Its reason is that DNSSEC or a filter forbids an answer, or that a DNAME would make the name too long
-// (YXDOMAIN).
+// replace. In this case DNSSEC or a filter forbids an answer, or a DNAME would make the name too long (YXDOMAIN).
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
 // limitTTL raises or lowers the TTLs of the answer to the limits of the cache c, and returns how long c may store the
-// answer. If c is nil, or q is not a standard query, it changes no TTL and returns 0. limitTTL changes the answer, so
-// it must be called before several callers share r.
+// answer. It changes the answer, so it must be called before several callers share r.
 //
-// The returned duration is 0 for an error. It is also 0 for an answer with a part from the hosts file, because the file
-// may change before the TTLs end.
+// If c is nil, or q is not a standard query, no TTL is changed and the result is 0. It is also 0 for an error, and for
+// an answer with a part from the hosts file or a special-use zone.
 func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	if r.err != nil {
 		return 0
@@ -758,7 +759,7 @@ const (
 // (single flight). A question that must not be shared has a sharedFlight with a single caller.
 //
 // The goroutine that starts the flight sets question, server and purpose. The goroutine that runs it sets the other
-// fields before it closes Done. Callers that wait for the flight may read the fields only after that.
+// fields, and then closes Done. Other goroutines may read these fields only after Done is closed.
 type sharedFlight struct {
 	flight.Flight[string] // without callers: the flight is not shared
 
@@ -775,8 +776,8 @@ type sharedFlight struct {
 }
 
 // leaveFlight removes one caller, whose context ctx has ended, from the shared exchange f (a flight). If no caller is
-// left and the answer cannot be cached, the flight is cancelled, and new callers with the question start another one. A
-// flight whose answer can be cached continues, and so does one that runs in a caller's goroutine.
+// left, f is cancelled, and new callers with the question start another flight. f is not cancelled if its answer can be
+// cached, or if it runs in a caller's goroutine.
 func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 	c.flightsMu.Lock()
 	defer c.flightsMu.Unlock()
@@ -785,13 +786,15 @@ func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 
 const maxTargets = 16 // limit of alias targets that are followed for one question
 
-// followAliases completes the answer r to q if r ends with an alias (CNAME) whose target the answering server did not
-// resolve. Servers that know only their own zones give these answers (RFC 1034 §5.3.3). It resolves each target by the
-// route of the target's name, and adds the origin of the target's answer to from, the origin of r.
+// followAliases completes the answer r to q if r ends with an alias (CNAME) whose target the server did not resolve
+// (RFC 1034 §5.3.3). It resolves each target by the route of the target's name. It adds the origin of the target's
+// answer to from, which is the origin of r.
 //
-// It returns r unchanged unless q is a standard query with RD (recursion desired) and q.isRouted is true. If a target
-// has no answer, if the aliases form a loop, or if there are too many of them (maxTargets), the result is SERVFAIL. If
-// a query for a target ends with an error, the result is that error.
+// It returns r unchanged unless q is a standard query with the flag RD (recursion desired) and q.isRouted is true: q's
+// domain has an Exchanger or servers of its own.
+//
+// The result is SERVFAIL if a target has no answer, if the aliases form a loop, or if there are too many of them
+// (maxTargets). If a query for a target ends with an error, the result is that error.
 func (c *core) followAliases(ctx context.Context, q question, r *result, from *answerOrigin) *result {
 	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted {
 		return r

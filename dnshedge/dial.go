@@ -26,19 +26,17 @@ var (
 )
 
 // Dial returns an in-process connection to the Client, for the Dial field of a net.Resolver. It opens no socket. The
-// arguments network and address only appear in the connection's remote address and in its errors.
+// arguments network and address only appear in the connection's addresses and errors.
 //
-// Questions are written and responses are read with the framing of TCP (RFC 1035 §4.2.2), even if network is "udp". So
-// no response is truncated. If a question cannot be answered, a Read returns the error, after the responses that are
-// ready.
+// Questions and responses are framed as over TCP (RFC 1035 §4.2.2), even if network is "udp", so responses are never
+// truncated. If a question cannot be answered, Read returns the error after the responses that are ready.
 //
 // A connection may have 128 questions in flight. Write fails for a further question, and for a message that is not a
-// standard query. The end of ctx, Close and Client.Close cancel the questions in flight. Go's resolver cancels ctx when
-// it has its answer.
+// standard query. The end of ctx, Close and Client.Close cancel the questions in flight.
 //
-// Dial returns an error if the Client's fields are invalid or ctx has ended. It also returns an error under the context
-// of a dial that resolves the name of an upstream of this Client. The question for the name would wait for the dial,
-// and the dial for the answer.
+// Dial returns an error if the Client's fields are invalid or ctx has ended. It also returns an error if a Dialer of
+// this Client calls Dial to resolve the host name of an upstream. The connection to the upstream would wait for the
+// answer, and the answer for the connection.
 func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	core, err := c.init()
 	if err != nil {
@@ -57,9 +55,11 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	return k, nil
 }
 
-// Resolver returns a net.Resolver that asks this Client. It can be the Resolver of a net.Dialer, and so of an
-// http.Transport, or net.DefaultResolver. Search domains, ndots and /etc/hosts have the same effect as in Go's own
-// resolver. CompleteNames limits the search domains to names without a dot.
+// Resolver returns a net.Resolver that sends its questions to this Client. A net.Dialer can use it, and so can an
+// http.Transport through the DialContext of that net.Dialer. It can also replace net.DefaultResolver.
+//
+// Search domains, ndots and /etc/hosts have the same effect as in Go's own resolver. CompleteNames limits the search
+// domains to names without a dot.
 func (c *Client) Resolver() *net.Resolver { return &net.Resolver{PreferGo: true, Dial: c.Dial} }
 
 // connAddr is the local or remote address of an inProcessConn.

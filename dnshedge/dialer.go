@@ -32,12 +32,12 @@ type Dialer interface {
 //
 //	base.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
 //
-// Without CompleteNames, a net.Resolver first appends each search domain to a name with fewer dots than the option
-// ndots. Kubernetes sets ndots to 5. Stats.SearchMisses counts the questions with a search domain whose name does not
-// exist.
+// Without CompleteNames, a net.Resolver first appends each search domain to a name that has fewer dots than the option
+// ndots, which is 5 in Kubernetes. Stats.SearchMisses counts the questions with an appended search domain whose name
+// does not exist.
 //
-// With CompleteNames, a name with a dot that needs a search domain, such as api.default, is not found. The resolver of
-// the C library does not find names with a final dot in /etc/hosts.
+// With CompleteNames, a name with a dot that needs a search domain, such as api.default, is not found. If d uses the
+// resolver of the C library, names with a dot are not found in /etc/hosts.
 func CompleteNames(d Dialer) Dialer {
 	if d == nil {
 		d = &net.Dialer{Resolver: &net.Resolver{PreferGo: true}}
@@ -66,9 +66,9 @@ type dialConfig struct {
 	sessions tls.ClientSessionCache // used unless conf has a session cache
 }
 
-// newDialer returns the Dialer for connections to an upstream. If the upstream's host is an IP address, or
-// Upstream.Addrs is set, it is the Client's Dialer, or a net.Dialer if that is nil. Otherwise the host name must be
-// resolved, so it is a bootstrapDialer, which prevents the name from being resolved through the upstream itself.
+// newDialer returns the Dialer for connections to an upstream. If the upstream's host is a name and Upstream.Addrs is
+// empty, the result is a bootstrapDialer, because the name must be resolved. Otherwise the result is the Client's
+// Dialer, or a net.Dialer if the Client has none.
 func (d *dialConfig) newDialer(up Upstream) Dialer {
 	with := d.with
 	if with == nil {
@@ -90,12 +90,12 @@ const rememberAddress = time.Minute
 const dialRemembered = 300 * time.Millisecond
 
 // A bootstrapDialer dials an upstream whose host is a name, and prevents the name from being resolved through the
-// upstream itself. Its Dialer gets a context that contains a bootstrap. Under that context, Dial of the upstream's own
-// Client fails, and other Clients may resolve the name.
+// upstream itself. The context of the dial contains a bootstrap. With this context, Client.Dial fails for the Client
+// that has the upstream, and other Clients may resolve the name.
 //
-// If the Dialer is a net.Dialer, further dials use the address found for a minute, and no name is resolved. The address
-// is removed earlier if a dial to it or a handshake fails. Addresses found by other Dialers are not remembered, because
-// the remote address of a connection may be that of a proxy.
+// If the Dialer is a net.Dialer, the address of a successful dial is used for one minute without another lookup. It is
+// discarded earlier if a dial to it or a handshake fails. Addresses found by other Dialers are not stored, because the
+// remote address of a connection may be that of a proxy.
 type bootstrapDialer struct {
 	Dialer
 	config    *dialConfig // configuration of the Client of the upstream
@@ -152,9 +152,9 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// A bootstrap is a value in the context of a dial to an upstream whose host is a name. If the Dialer resolves that name
-// through the Client of the upstream, Client.Dial finds the value and fails. Otherwise the query would wait for the
-// dial, and the dial for the query.
+// A bootstrap is a value in the context of a dial to an upstream whose host is a name. With this context, Client.Dial
+// fails if the Client has that upstream. If it did not fail, the query for the name would wait for the dial, and the
+// dial for the query.
 type bootstrap struct {
 	by   *dialConfig // identifies the Client that has the upstream
 	from *bootstrap  // the lookup of another upstream's name during which this lookup is made; nil: none
@@ -201,8 +201,10 @@ func (d *dialConfig) newTLSConfig(up Upstream) *tls.Config {
 }
 
 // pinCertificate makes handshakes with the configuration t fail unless the server has a pinned public key. keys lists
-// the pins, in the form of publicKeyPin. In a verified chain the keys of all certificates count. Without verification
-// only the key of the first certificate counts, because the server has not proven that it has the others.
+// the pins, as base64 SHA-256 hashes (see publicKeyPin).
+//
+// If t verifies the certificate, any key in a verified chain may be pinned. Without verification, the key of the
+// server's own certificate must be pinned, because the server has not proven that it has the others.
 //
 // If the server's name in t is an IP address, the pin replaces the verification of the certificate.
 func pinCertificate(t *tls.Config, keys []string) {

@@ -20,13 +20,15 @@ import (
 //
 // An Exchanger may have these optional methods:
 //
-//   - IgnoresOptions(): if the method exists, the Client passes no EDNS options of its callers. It is never called.
+//   - IgnoresOptions(): it is never called. If it exists, the Client sends questions to the Exchanger without the EDNS
+//     options of the Client's callers.
 //   - NothingBelow(name string) bool: if it returns true, an NXDOMAIN response with the AD bit for name also holds for
-//     all names below name (RFC 8020), and the Client does not ask for them.
-//   - Identity() string: it identifies the source of the answers. Client.Import accepts answers that came from an
-//     Exchanger with the same type and the same Identity, unless the Identity is empty.
-//   - Unwrap() any: it returns the Exchanger that this Exchanger asks. If it leads to a Client of the system's
-//     servers, a Cache drops the answers when these servers change.
+//     all names below name (RFC 8020), and the Client does not query these names.
+//   - Identity() string: it identifies the source of the answers. Client.Import accepts answers from an Exchanger with
+//     the same type and the same Identity. It accepts none if the Identity is empty.
+//   - Unwrap() any: it returns the Exchanger to which this Exchanger sends its questions. A Client calls it to find out
+//     whether answers come from the operating system's servers. Cached answers of these servers become invalid when
+//     the servers change.
 type Exchanger interface {
 	// ExchangeContext answers the question of m, which it must not change. It returns the response r and the duration
 	// rtt of the exchange, or an error. address is the server to ask, or empty for the Exchanger's own choice.
@@ -38,8 +40,8 @@ var _ Exchanger = (*dns.Client)(nil)
 // callExchanger sends q to the Exchanger e, and checks that the response belongs to q. It returns an error if e fails,
 // panics, returns no response, or returns a response that cannot be packed or does not belong to q.
 //
-// A hedge delay and a permission to hedge that package hedge has put into ctx apply only to q. They are not in the
-// context that e gets, so they do not apply to requests, such as a POST, that e sends.
+// If ctx contains settings of package hedge for a single call, such as a hedge delay, e gets a context without them.
+// Otherwise they would also apply to the requests that e sends, such as a POST.
 func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()

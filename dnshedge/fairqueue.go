@@ -59,15 +59,14 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 	l.n--
 }
 
-// A canceller is a query in a fairQueue. The queue calls Cancel when it removes the query in favour of a newer one.
+// A canceller is a query in a fairQueue. The queue calls Cancel when it removes the query because the queue is full.
 type canceller interface{ Cancel() }
 
-// enqueue adds the query c to the queue. subqueueKey selects its subqueue. It is the domain of the question, or the
-// client's address. p becomes the entry of c in the queue, and must be the zero value. The caller must pass it to
-// dequeue when the query has ended.
+// enqueue adds the query c to the queue, with p as its entry. p must be the zero value, and the caller must pass p to
+// dequeue when the query has ended. subqueueKey selects the subqueue: it is the domain of the question, or the client's
+// address.
 //
-// If the queue is full, enqueue removes the oldest query of the longest subqueue, and calls its Cancel. That query may
-// be c itself.
+// If the queue is full, enqueue removes the oldest query of the longest subqueue, which may be c, and calls its Cancel.
 func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	l.mu.Lock()
 	l.arrivals++
@@ -102,8 +101,8 @@ func (l *fairQueue) selectSubqueue(subqueueKey string) *subqueue {
 }
 
 // selectQueryToDrop returns the query to remove from a full queue: the oldest query of the longest subqueue. Lengths
-// are compared in eighths of the queue's limit (subqueueShare), so that small differences do not count. Among equally
-// long subqueues it is the oldest query of all. The caller must hold mu.
+// are compared in eighths of the queue's limit (subqueueShare), so that small differences do not count. Of several
+// longest subqueues, it selects the one with the oldest query. The caller must hold mu.
 func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	for i := range l.subqueues {
 		candidate := &l.subqueues[i]
@@ -117,9 +116,8 @@ func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	return oldest
 }
 
-// subqueueShare returns the number of queries in a subqueue, in eighths of the queue's limit and rounded down.
-// Subqueues are compared by this coarse measure, because small differences occur by chance. A subqueue of fewer than
-// eight queries counts as 0, even if the limit is small.
+// subqueueShare returns the length of a subqueue in eighths of the queue's limit, rounded down. This coarse measure
+// ignores small differences, which occur by chance. The result is 0 for a subqueue of fewer than eight queries.
 func (l *fairQueue) subqueueShare(s *subqueue) int {
 	if s.n < 8 {
 		return 0
@@ -141,22 +139,20 @@ func (l *fairQueue) dequeue(p *queuedQuery) bool {
 }
 
 // clientQueues limits how many questions of DNS clients wait for answers at a time, because each waiting question needs
-// a goroutine and memory. Equal questions count separately, although they share one exchange.
+// a goroutine and memory. Equal questions from several clients count separately, although they share one exchange.
 type clientQueues struct {
 	datagrams fairQueue // in subqueues by the domain of the question, because addresses of datagrams can be forged
 	streams   fairQueue // in subqueues by the client
 }
 
-// newClientQueues returns the queues for the questions of DNS clients that wait for answers. The limits are
-// 2*maxInFlight questions over UDP, and as many over streams. A maxInFlight of 0 stands for the default of
-// Client.MaxInFlight.
+// newClientQueues returns two queues of questions that DNS clients have sent over UDP and over streams. Each holds at
+// most 2*maxInFlight waiting questions. A maxInFlight of 0 stands for the default of Client.MaxInFlight.
 func newClientQueues(maxInFlight int) *clientQueues {
 	n := 2 * min(cmp.Or(max(0, maxInFlight), defaultInFlight), math.MaxInt/8)
 	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
 }
 
-// selectQueue returns the queue in which a client's query waits, and the key of its subqueue there. A subqueue with
-// many queries does not displace the queries of others.
+// selectQueue returns the queue in which a client's query waits, and the key of its subqueue in that queue.
 //
 // Over UDP the key is the domain of the question, because a UDP client can forge its address. Over streams it is the
 // client's IPv4 address or IPv6 /64 network.
@@ -167,8 +163,8 @@ func (w *clientQueues) selectQueue(client net.Addr, q *wire.Query) (l *fairQueue
 	return &w.streams, streamSubqueueKey(client)
 }
 
-// streamSubqueueKey returns the key by which a client's queries over streams share one subqueue of the waiting queries.
-// It is the client's IPv4 address, or its IPv6 /64 network. Clients without an IP address share one key.
+// streamSubqueueKey returns the key of the subqueue for a client that sends queries over streams, such as TCP
+// connections. It is the client's IPv4 address, or its IPv6 /64 network. Clients without an IP address share one key.
 func streamSubqueueKey(client net.Addr) string {
 	b, _ := connlimit.ClientAddress(client).MarshalBinary() // which never fails
 	return string(b)

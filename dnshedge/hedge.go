@@ -18,35 +18,36 @@ const (
 // Hedge configures when a Client sends hedges, and how many. A hedge is a second query for a question whose first query
 // may still be answered. A field that is zero has its default. The zero value suits most programs.
 //
-// Two delays are learned for each upstream. The loss delay is the usual time of an answer that the server has in its
-// cache, plus a margin: after that a packet is probably lost. The slow delay is the shortest delay at which the budget
-// suffices to hedge every question that is still unanswered.
-//
-// A hedge starts after the longer delay. Earlier it would be useless, or the budget would be too small.
+// A hedge starts after the longer of two delays, which are learned for each upstream. The loss delay is the usual time
+// of an answer from the server's cache plus a margin, after which a packet is probably lost. The slow delay is the
+// shortest delay at which the budget suffices to hedge every question that is still unanswered.
 //
 // A hedge is not a retransmission. A query without an answer is sent again after the server's retransmission timeout
-// (RFC 6298), with or without hedging. The timeout is 1 s before the first measurement, and 200 ms at least. While the
-// server answers no question, each retransmission doubles the timeout for all questions.
+// (RFC 6298), even if hedging is off. The timeout is 1 s before the first measurement, and 200 ms at least. Each
+// retransmission doubles it for all questions to the server, until the server answers one.
 //
-// Each answer of a server is a credit for one retransmission to that server. A server starts with 20 credits, and keeps
-// at most 20, plus one for each answer of the last seconds. The first retransmission of a question spends a credit.
-// Later ones spend a token of the hedge budget, or a credit if at least ten remain.
+// Retransmissions are limited by credits of each server. A server starts with 20 credits and earns one for each answer.
+// It keeps at most 20, plus one for each answer of the last two to four seconds.
 //
-// Retransmissions to a server that has stopped answering spend only tokens. A server whose answers suddenly take 3 s
-// gets about 20 retransmissions in all. On average, a server that loses half of the queries is asked 1.9 times per
-// question, and a server that answers 2 % of them 1.1 times.
+// The first retransmission of a question spends a credit, or else a token of the hedge budget. Later ones spend a
+// token, or else a credit if at least ten remain. Retransmissions to a server that has stopped answering spend only
+// tokens.
 //
-// Over a stream, a query is not retransmitted while other answers arrive. This lasts for at most 1 s, half of the
-// question's remaining time, or the retransmission timeout, whichever is longest.
+// A server whose answers suddenly take 3 s gets about 20 retransmissions in all. On average, a server that loses half
+// of the queries is asked 1.9 times per question, and a server that answers 2 % of them 1.1 times.
 //
-// Over a Protocol of another package, which recovers lost packets itself, nothing is retransmitted to the server of the
-// question's last query, unless that server has several addresses.
+// Over a stream, an answer to another question shows that the connection works, so the wait for the retransmission
+// begins again. The whole wait lasts at most 1 s, half of the question's remaining time, or the retransmission timeout,
+// whichever is longest.
+//
+// A Protocol recovers lost packets itself. A question over a Protocol is therefore not retransmitted to the server that
+// got its last query, unless that server has several addresses.
 //
 // The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
 // package documentation.
 //
 // A question is not hedged if its context is that of a hedge of package hedge, or was returned by hedge.WithoutHedging.
-// It may share the answer of a hedged exchange if another caller has the same question at the time.
+// It may still share the exchange of another caller with the same question, and that exchange may be hedged.
 type Hedge struct {
 	// Off turns hedging off. Lost queries are still retransmitted.
 	Off bool

@@ -12,7 +12,7 @@ import (
 const maxRecords = 1024 // limit of records that wait for a logger
 
 // A logQueue passes log records to the user's handler in order, from a separate goroutine. So code that logs may hold
-// locks, and the handler may be slow or ask the Client.
+// locks, and the handler may be slow or send questions to the Client.
 //
 // A record is dropped if maxRecords records are waiting. A logQueue is safe for concurrent use.
 type logQueue struct {

@@ -24,13 +24,12 @@ func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip
 	return c.Resolver().LookupNetIP(ctx, network, host)
 }
 
-// LookupAddrs looks up the addresses of a host, with their TTLs. A TTL is not longer
-// than the TTLs of the CNAMEs that lead to the address. The host is a complete name:
-// search domains and /etc/hosts are not used, but Client.Hosts is. IPv4 addresses come
-// first. If host is an address, it is returned with TTL 0.
+// LookupAddrs looks up the addresses of a host, with their TTLs. A TTL is not longer than the TTLs of the CNAMEs that
+// lead to the address. The host is a complete name: search domains and /etc/hosts are not used, but Client.Hosts is.
+// IPv4 addresses come first. If host is an address, it is returned with TTL 0.
 //
-// If one address family fails or its answer is 50 ms later (RFC 8305 §3), LookupAddrs
-// returns the addresses of the other family without an error. Errors are of type *net.DNSError.
+// If there are addresses of one family, an error of the other family is ignored. An answer of the other family that
+// comes more than 50 ms later is ignored, too (RFC 8305 §3). Errors are of type *net.DNSError.
 func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return []AddrTTL{{Addr: ip}}, nil
@@ -70,8 +69,8 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 }
 
 // Warm prepares the Client, so that the first question is as fast as later ones. It connects to all servers, measures
-// their round trip times, and looks up the given names. It returns when all that is done, or when ctx ends. The error
-// joins the errors of all servers and names that failed.
+// their round trip times, and looks up the addresses of the given names. It returns when this is done, or when ctx
+// ends. The error joins the errors of all servers and names that failed.
 func (c *Client) Warm(ctx context.Context, names ...string) error {
 	core, err := c.init()
 	if err != nil {

@@ -36,8 +36,8 @@ type HTTPSService struct {
 // The result is empty, without an error, if there are no records: the origin is then reached without them. It is also
 // empty if a record is malformed. Records with mandatory parameters that [HTTPSService] does not support are omitted.
 //
-// Errors are of type *net.DNSError. After an error a client may go on without the records, unless an attacker could
-// have caused the error (RFC 9460 §3.1).
+// Errors are of type *net.DNSError. After an error a client may connect without the records. If DNSSEC or TLS protects
+// the responses, it should not, because an attacker could have caused the error (RFC 9460 §3.1).
 func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]HTTPSService, error) {
 	if !lookup.IsHostName(host) {
 		return nil, lookup.NewNotFoundError(host)
@@ -70,10 +70,10 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 }
 
 // lookupHTTPS queries the HTTPS records of a name, and returns the records at the end of the name's CNAME chain. It
-// returns no records and no error if the name does not exist or one of the records is malformed.
+// returns nil, without an error, if the name does not exist, has no HTTPS records, or has a malformed one.
 //
-// *least is the longest time in seconds for which the records may be used. lookupHTTPS lowers it to the shortest TTL of
-// the CNAMEs in the chain, so that their expiry counts as well.
+// *least is the longest time in seconds for which the caller may use the records. If a TTL of a CNAME in the chain is
+// shorter, lookupHTTPS sets *least to that TTL.
 func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHTTPS)
@@ -101,12 +101,12 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// parseServices converts HTTPS records in ServiceMode (RFC 9460), whose priority is not 0, to HTTPSServices. They are
-// in the order in which a client tries them. The TTL of a service is that of the record or least, in seconds, whichever
-// is lower.
+// parseServices converts HTTPS records in ServiceMode (RFC 9460), whose priority is not 0, to HTTPSServices. The
+// services are sorted by priority, and are in random order within a priority. The TTL of a service is that of its
+// record, but at most least, in seconds.
 //
-// It omits records with a mandatory parameter that is missing or not supported (RFC 9460 §8). It also omits records
-// with no-default-alpn but without alpn (§7.1.1).
+// A record is omitted if a mandatory parameter is missing or not supported (RFC 9460 §8), or if it has no-default-alpn
+// without alpn (§7.1.1).
 func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {

@@ -24,8 +24,9 @@ type clientSettings struct {
 	shadow  bool        // hedges are counted and not sent
 }
 
-// init creates the hedging engine with the configuration conf, the notifier of the observers, and the log. Environment
-// variables may turn hedging off, or turn shadow mode on or off. In shadow mode, hedges are counted and not sent.
+// init creates the hedging engine with the configuration conf, the notifier that calls the observers in all, and the
+// log. The environment variables HEDGE_DISABLED and HEDGE_MODE may turn hedging off, or turn shadow mode on or off. In
+// shadow mode, hedges are counted and not sent.
 //
 // name is the Client's name, for observers and log records. logger may be nil. panics counts the panics of observers
 // and loggers. init returns an error if an observer in all is nil.

@@ -26,7 +26,10 @@ import (
 //
 // The filter is not applied to special-use names, the hosts file, names in Client.Routes, and names in domains for
 // which the system has separate servers. It is also not applied to an answer that another Client has stored in the
-// shared Cache. Client.Import skips other answers of a Client with another RebindFilter, or without one.
+// shared Cache.
+//
+// Where the filter applies, Client.Import skips answers that a Client with another RebindFilter, or without one, has
+// received.
 //
 // The zero value has no exceptions. Block lists that are queried by DNS, for example lists of spammers, answer with
 // loopback addresses, so Allow must contain their domains.
