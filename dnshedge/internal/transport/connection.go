@@ -227,8 +227,9 @@ func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err
 	return id, c.queries, nil
 }
 
-// assignID gives p an unused random ID and adds it to the queries that wait for a response. The error is errRetired if
-// the connection accepts no further queries, or a connectionError if it has ended. The caller must hold mu.
+// assignID gives p an unused random ID, adds p to the queries that wait for a response, and returns the ID. The error
+// is errRetired if the connection accepts no further queries, or a connectionError if it has ended. The caller must
+// hold mu.
 func (c *connection) assignID(p *pendingQuery) (id uint16, err error) {
 	if c.err != nil {
 		return 0, &connectionError{c.err, false, c.answers, c.hadOthers, c.endedByProbe}
@@ -266,10 +267,10 @@ func (c *connection) recordQueryEnd() {
 }
 
 // abandonQuery records that the caller of p no longer waits for the response. p keeps its ID, and the latency of a late
-// response is still measured. It has no effect if the response has arrived or the connection has ended.
+// response is still measured. abandonQuery has no effect if the response has arrived or the connection has ended.
 //
-// If Owner.TryBeginAbandonedQuery returns true, EndAbandonedQuery is called once: when the response arrives, when the
-// connection ends, or after Owner.AbandonedLifetime.
+// It calls Owner.TryBeginAbandonedQuery. If that returns true, EndAbandonedQuery is called once: when the response
+// arrives, when the connection ends, or after Owner.AbandonedLifetime.
 func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -387,12 +388,13 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeIfSilent finds out whether a silent connection is dead. The stall timer calls it when queries are in flight and
-// nothing has arrived for half of Owner.StallTimeout or longer. It sends a probe, a query for the NS records of the
-// root. If nothing has arrived at the next call, it retires the connection: later queries use another.
+// probeIfSilent tests whether the connection still works. The stall timer calls it when queries are in flight and
+// nothing has arrived for half of Owner.StallTimeout or longer. The first call sends a probe, a query for the NS
+// records of the root. If nothing arrives until the second call, that call retires the connection: later queries use
+// another one.
 //
-// While probes on shared connections are disabled, because a probe may have ended a connection (see probePolicy), it
-// sends no probe. If nothing has arrived at the next call, it retires the connection nevertheless.
+// While probes are disabled (see probePolicy), the first call sends no probe, but the second call retires the
+// connection all the same.
 func (c *connection) probeIfSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {

@@ -47,9 +47,9 @@ const (
 	pingWait  = 2 * time.Second // time to wait for the response to a ping
 )
 
-// errNoStream is the error with which a second dial for an httpConn is rejected. net/http dials again if the server
-// permits fewer streams than there are requests. It is also the error of a request that must be sent over another
-// httpConn, because its own can carry only one request at a time (HTTP/1.1).
+// errNoStream is the error of a request for which an httpConn has no free stream, so that net/http has tried to open a
+// second connection. It is also the error of a request whose httpConn turned out to use HTTP/1.1, where a connection
+// carries one request at a time. The request must be sent again, over another httpConn if possible.
 var errNoStream = errors.New("dnshedge: server allows no more streams")
 
 // A StatusError is the error of a query whose HTTP response had a status code other than 200. Its value is that code.
@@ -99,9 +99,10 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 // can respond.
 //
 // There are three connection pools: for the first query of each DNS question, for its hedges and retransmissions, and
-// for probes that might end a connection of other queries (see probePolicy). A pool opens further connections only if
-// its connections have too few streams. If nothing arrives on a connection for the stall timeout, later queries use
-// another one.
+// for probes while these must not share a connection with other queries (see probePolicy).
+//
+// A pool opens a further connection only if the open ones have too few streams. A connection that has been silent for
+// too long gets no further queries (see probeIfSilent).
 type httpsTransport struct {
 	Config
 	url            url.URL                   // URL of the server, without a query
@@ -160,15 +161,15 @@ func (d *httpsTransport) Close() {
 	}
 }
 
-// Exchange implements Transport. n is the number of earlier queries with the same question to this server, which
-// selects the pool. w records the connection that q uses. The results are the response and the duration of the
-// handshake, 0 if there was none.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and selects
+// the pool. It returns the response and the duration of the handshake, 0 if there was none. w records the connection
+// that q uses.
 //
-// If the connection fails (the error is a connectionError), Exchange sends q again over the same pool. If a second
-// connection fails too, and other requests were in flight on it, q is sent once more, on a connection of its own.
+// If the connection fails (the error is a connectionError), Exchange sends q again over the same pool. If the second
+// connection fails too, and had other requests in flight, Exchange sends q over a connection of its own.
 //
-// A failure does not count if a probe may have ended the connection. This exception applies up to eight times
-// (maxRetries), and not if q asks the question of a probe itself.
+// A failure that a probe may have caused does not count as one of these two, and q is sent again over the same pool.
+// That is done at most eight times (maxRetries), and not if q itself asks the question of a probe.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return d.exchangeExclusively(ctx, q, w)
@@ -195,11 +196,11 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 }
 
 // exchangeExclusively sends q over a new connection that no other query uses. The server may close a connection because
-// of q, and other queries must not be lost then. The results are the response and the duration of the handshake, 0 if
-// there was none. w records the connection.
+// of q, and other queries must not be lost then. It returns the response and the duration of the handshake. w records
+// the connection.
 //
-// At most eight of these queries (maxExclusive) run at the same time. A further one waits until one of them has ended,
-// or ctx ends.
+// At most eight of these queries (maxExclusive) run at the same time. A further query waits until one of them ends, and
+// fails with the cause of ctx if ctx ends first.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:
@@ -228,11 +229,11 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 }
 
 // sendRequest sends q over a connection of the pool with the given index, or over a connection of its own if pool is
-// exclusivePool. It returns the response. setup is the duration of the handshake, 0 if there was none. w records the
-// connection.
+// exclusivePool. It returns the response, and in setup the duration of the handshake, 0 if there was none. w records
+// the connection.
 //
-// If err is not nil, written reports whether the request was written, or may still be written. If the connection had no
-// free stream (errNoStream), sendRequest tries again, unless q was written and must not be repeated.
+// If err is not nil, written is false only if the request was certainly not written. If the connection had no free
+// stream (errNoStream), sendRequest tries again, unless q was written and must not be repeated.
 func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
@@ -256,11 +257,13 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 }
 
 // sendOverConn sends q over h. It returns the response, and in setup the duration of the handshake, 0 if there was
-// none. written is true if the request was written, or may still be written after an error.
+// none. If err is not nil, written is false only if the request was certainly not written.
 //
 // If ctx ends first, it returns the cause of ctx at once. If the request was written and Owner.TryBeginAbandonedQuery
-// returns true, the request continues in the background, to measure its latency. The caller must have counted the
-// request in d.wg, and in h by addRequest. sendOverConn ends both counts.
+// returns true, the request continues in the background, to measure its latency.
+//
+// The caller must have counted the request in d.wg, and in h by addRequest. When the request ends, sendOverConn undoes
+// both.
 func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own, which ctx does not end. Servers treat a client
 	// that cancels streams as an attacker (ENHANCE_YOUR_CALM), and the latency of the
@@ -308,8 +311,10 @@ type requestProgress struct {
 }
 
 // acquireConn returns a connection over which q can be sent: one of the pool with the given index, or a new one that no
-// other query uses if pool is exclusivePool. It waits until the connection has a free stream, or ctx ends. A probe
-// (wire.RootServers) does not wait.
+// other query uses if pool is exclusivePool. A probe, the query wire.RootServers, does not wait for a free stream.
+//
+// Other queries of a pool wait until a stream is free or ctx ends. The error is localerror.ErrBusy if q would probably
+// miss the deadline of ctx, and ErrClosed if the transport closes.
 //
 // During the wait, w records the oldest connection of the pool. The caller must pass the returned connection to
 // fetchAnswer, which releases it.
@@ -326,12 +331,12 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 	return d.pools[pool].acquireConn(ctx, w)
 }
 
-// probeIfSilent finds out whether a silent connection is dead. The stall timer calls it when requests are in flight and
-// nothing has arrived for half of Owner.StallTimeout or longer. It sends a probe over h, a query for the NS records of
-// the root. If nothing has arrived at the next call, it retires h: later requests use other connections.
+// probeIfSilent tests whether h still works. The stall timer calls it when requests are in flight and nothing has
+// arrived for half of Owner.StallTimeout or longer. The first call sends a probe over h, a query for the NS records of
+// the root. If nothing arrives until the second call, that call retires h: later requests use other connections.
 //
-// While probes on shared connections are disabled, because a probe may have ended a connection (see probePolicy), it
-// sends no probe. If nothing has arrived at the next call, it retires h nevertheless.
+// While probes are disabled (see probePolicy), the first call sends no probe, but the second call retires h all the
+// same.
 func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.tryBeginProbe(wait) {
@@ -352,12 +357,14 @@ func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer sends q over h, returns the response and the duration of the handshake, and releases h. It stores in sent
-// the time at which the request was written.
+// fetchAnswer sends q over h. It returns the response and the duration of the handshake, and releases h. It stores in
+// sent the time at which the request was written.
 //
-// The error is a connectionError if q may be sent again over another connection. In that case, the server has ended a
-// connection that had carried a response, a probe or another request. Or it has reset the stream of a query for a
-// temporary reason (see isStreamReset), or may not accept h as an additional connection (see recordFailure).
+// The error is a connectionError if q may be sent again over another connection. There are three cases:
+//
+//   - The server has ended a connection that had carried a response, a probe, or a request other than q.
+//   - The server has reset the stream of a query for a reason that may be temporary (see isStreamReset).
+//   - The server may not accept h as an additional connection (see recordFailure).
 func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	defer h.releaseRequest()
 	if h.pool != nil && q != wire.RootServers {
@@ -562,9 +569,9 @@ func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
 	return r
 }
 
-// An httpConn is one HTTP/2 connection of a pool, with the client of net/http that opens it for its first request. If
-// the server closes the connection, net/http may open another one for the same httpConn. For an HTTP/1.1 server, an
-// httpConn is a group of up to limit connections, because each carries one request at a time.
+// An httpConn is one HTTP/2 connection, or a group of HTTP/1.1 connections, because each of these carries one request
+// at a time. It has a client of net/http, which opens a connection for the first request, and may open another one
+// after the server has closed it. An httpConn belongs to a pool, or is for a single request.
 type httpConn struct {
 	limit        int                  // maximum number of open connections; more than 1 only for HTTP/1.1
 	http         *http.Transport      // opens the connections and sends the requests
@@ -605,12 +612,11 @@ type httpConn struct {
 	lastProbeEnd    time.Time // time at which a connection last ended with a probe in flight; zero: never
 }
 
-// newHTTPConn returns an httpConn: a client of net/http for the server, with at most limit open connections. It opens
-// none.
+// newHTTPConn returns an httpConn for the server, with at most limit open connections. It opens none. limit must be 1,
+// except if the server uses HTTP/1.1, whose connections carry one request at a time.
 //
-// limit must be 1 unless the server uses HTTP/1.1, whose connections carry one request at a time. With HTTP/2, requests
-// share a connection. If the server permits no more streams on it, net/http tries to open a second one. That dial fails
-// with errNoStream while the first connection is in use, because the pool decides when to add an httpConn.
+// If limit is 1 and the server permits no more streams on the connection, net/http dials a second time. That dial fails
+// with errNoStream, because only the pool may open further connections, each with an httpConn of its own.
 func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
@@ -648,9 +654,9 @@ func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	return h
 }
 
-// initialCapacity returns the number of requests that h may carry at the same time until the server refuses one. For
-// HTTP/2 it is one less than maxStreams, because one stream is kept for probes. For HTTP/1.1 it is the number of
-// connections.
+// initialCapacity returns the number of requests that h may carry at the same time, as long as the server has not
+// refused one. If h has at most one connection (HTTP/2), it is one less than maxStreams, because one stream is kept for
+// probes. Otherwise (HTTP/1.1), it is the maximum number of connections of h.
 func (h *httpConn) initialCapacity() int {
 	if h.limit > 1 {
 		return h.limit
@@ -695,12 +701,12 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// tryBeginProbe decides whether to probe h, because nothing has arrived for half of the stall timeout or longer. It
-// returns true if the caller must send a probe, a query that shows whether the connection works. In that case, it
-// restarts the stall timer with the duration wait.
+// tryBeginProbe reports whether the caller must send a probe over h, a query that shows whether the connection works.
+// It must be called when nothing has arrived for half of the stall timeout or longer. If it returns true, it has
+// restarted the stall timer with the duration wait.
 //
-// It returns false if no request is in flight or h is retired. It also returns false, and retires h, if nothing has
-// arrived since the last call that returned true.
+// If nothing has arrived since the last call that returned true, it retires h and returns false. It also returns false
+// if no request is in flight, or h is already retired.
 func (h *httpConn) tryBeginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -731,12 +737,13 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	return h.requestCount, h.inFlight == 1
 }
 
-// endRequest records the end of the request with the given number, which beginRequest returned. The request began at
-// start. probe is the value that was passed to beginRequest. ended must be true if the server has ended the connection.
+// endRequest records the end of a request. beginRequest has returned the number of the request, and has got the same
+// value of probe. start is the time at which the request began. ended must be true if the server has ended the
+// connection.
 //
-// The results are possible reasons for that end, other than the request. probed is true if a probe is in flight, which
-// may be this request. It is also true if the server has ended a connection with a probe in flight since start. others
-// is true if another request has begun after this one.
+// The results tell whether another request may be the reason for the end of the connection. probed is true if a probe
+// is in flight (this request counts), or if a probe has ended together with its connection since start. others is true
+// if another request has begun after this one.
 func (h *httpConn) endRequest(probe, ended bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -758,10 +765,10 @@ func (h *httpConn) retireConnection() {
 }
 
 // recordConnection records that a request got the connection of h that i describes. ctx is the context of the request,
-// a result of cancelIfSerial. When h connects for the first time, waiting requests get its streams.
+// which cancelIfSerial has returned. When h connects for the first time, waiting requests get its streams.
 //
-// net/http may choose a connection for a request that is already canceled. If it was canceled to be sent over another
-// connection (see mustChangeConn), recordConnection closes the connection, so that the request is not written.
+// net/http may choose a connection for a request that was canceled to be sent over another httpConn (see
+// mustChangeConn). recordConnection closes this connection, so that the request is not written.
 func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo) {
 	if mustChangeConn(ctx) {
 		_ = i.Conn.Close()
@@ -773,14 +780,13 @@ func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo
 }
 
 // recordProtocol records whether the connection of h that i describes uses HTTP/2 or HTTP/1.1, if that is unknown. It
-// must be called when a request has got the connection. A reused connection may be unknown as well, because the request
-// that opened it was canceled during the handshake.
+// must be called when a request has got the connection.
 //
-// If the limit of h does not fit the protocol, h is retired, and later requests use a new httpConn. For HTTP/1.1, the
-// new one has several connections (serialConns). Requests that still wait for the connection of h end with errNoStream,
-// and use the new httpConn. For HTTP/2, it has one connection with more streams. Requests over h continue.
+// If h belongs to a pool, and its limit does not fit the protocol, h is retired, and later requests use a new httpConn.
+// For HTTP/1.1, the new one has several connections (serialConns), and requests that still wait for the connection of h
+// end with errNoStream. For HTTP/2, the new one has one connection.
 func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
-	if i.Reused && (h.limit > 1 || h.isHTTP2.Load()) {
+	if i.Reused && (h.limit > 1 || h.isHTTP2.Load()) { // else unknown if the request that dialed was canceled
 		return
 	}
 	t, ok := i.Conn.(*tls.Conn)
@@ -803,7 +809,7 @@ func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
 // that wait for the connection are canceled with errNoStream, so that they are sent over another httpConn.
 //
 // The caller must be the GotConn hook of a request that has got the connection. While the hook runs, no other request
-// can get the connection and be canceled after it was written.
+// can get the connection, so no request is canceled after it was written.
 func (h *httpConn) retireSerialConnection() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -815,12 +821,12 @@ func (h *httpConn) retireSerialConnection() {
 	}
 }
 
-// cancelIfSerial returns a context for a request over h. The connection of h may turn out to use HTTP/1.1, which
-// carries one request at a time. The context then ends with errNoStream if the request still waits for the connection,
-// so that it can be sent over another httpConn.
+// cancelIfSerial returns a context for a request over h, which ends with ctx. It also ends, with the cause errNoStream,
+// if the connection of h proves to use HTTP/1.1 while the request waits for the connection. The connection carries one
+// request at a time, so the request must be sent over another httpConn.
 //
-// The caller must store in got the time at which the request got the connection, in Unix nanoseconds, and call stop
-// when the request has ended. got must be 0 before.
+// *got must be 0. When the request gets a connection, the caller must store the time in got, in Unix nanoseconds. The
+// caller must call stop when the request has ended.
 func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ context.Context, stop func()) {
 	if h.limit > 1 || h.isHTTP2.Load() {
 		return ctx, func() {}
@@ -844,17 +850,17 @@ func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ con
 	}
 }
 
-// mustChangeConn reports whether a request was canceled in order to be sent over another connection, because its own
-// uses HTTP/1.1 and carries one request at a time. ctx is the context of the request, a result of cancelIfSerial.
+// mustChangeConn reports whether a request was canceled with errNoStream, in order to be sent over another httpConn
+// (see cancelIfSerial). ctx is the context of the request, which cancelIfSerial has returned.
 func mustChangeConn(ctx context.Context) bool {
 	return ctx.Err() != nil && context.Cause(ctx) == errNoStream
 }
 
-// recordAnswer records that an HTTP response has arrived over h. probe must be true if the response is the response to
-// a probe, and isHTTP2 if it came over HTTP/2.
+// recordAnswer records that an HTTP response has arrived over h. probe must be true if it is the response to a probe,
+// and isHTTP2 if it came over HTTP/2.
 //
-// It restarts the stall timer, which calls probeIfSilent. The timer expires after wait. This time doubles with each
-// probe since h was idle or another query was answered, up to 256 times wait.
+// It restarts the stall timer, which calls probeIfSilent, with the duration wait. The duration is doubled for each
+// probe since the last response to another query or the last idle time of h, up to 256 times wait.
 func (h *httpConn) recordAnswer(wait time.Duration, probe, isHTTP2 bool) {
 	h.hasAnswered.Store(true)
 	if isHTTP2 {
@@ -917,16 +923,17 @@ func (h *httpConn) trackConn(c net.Conn) net.Conn {
 	return &trackedConn{c, h}
 }
 
-// wasClosedByServerSince reports whether the server has closed or reset a connection of h since start. The errors of
-// requests do not always show this, because net/http closes a connection on which one request has failed.
+// wasClosedByServerSince reports whether the server has closed or reset a connection of h since start. The error of a
+// request does not always show this: net/http may have closed the connection itself, because another request on it had
+// failed.
 func (h *httpConn) wasClosedByServerSince(start time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.lastServerClose.Before(start)
 }
 
-// A trackedConn is an open connection of the httpConn h. It stores in h that the server has ended the connection, and
-// removes the connection from h when it is closed.
+// A trackedConn is an open connection of the httpConn h. It stores in h the time at which the server ended the
+// connection. When the trackedConn is closed, it removes the connection from h.
 type trackedConn struct {
 	net.Conn
 	h *httpConn

@@ -21,8 +21,8 @@ const (
 )
 
 // An httpConnPool is a connection pool of an httpsTransport. A request uses the oldest connection with a free HTTP/2
-// stream. So connections that were opened for a burst become idle and are closed. If no stream is free and requests wait
-// long, further connections are opened, at most as many at a time as there are open ones.
+// stream. So connections that were opened for a burst become idle and are closed. If requests wait long for a stream
+// (see openAdditionalConn), further connections are opened, at most as many at a time as there are open ones.
 //
 // The most recent request gets the first free stream, because an old request may reach its deadline before it is
 // answered. An httpConnPool is safe for concurrent use.
@@ -102,11 +102,11 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	return nil, contextCause(ctx)
 }
 
-// acquireFreeConn reserves a free stream for a request and returns the connection of that stream. It returns nil if all
-// streams are in use. An additional connection that is not open yet counts as one stream. now is the present time. The
-// caller must hold mu.
+// acquireFreeConn reserves a free stream for a request and returns the connection of that stream, or nil if all streams
+// are in use. While a connection is not open yet, only one of its streams can be reserved, except on the oldest
+// connection. now is the present time. The caller must hold mu.
 //
-// It adds a connection if the pool has none, and removes connections that are retired or closed.
+// It adds a connection if the pool has none, and removes retired connections, and closed ones except the oldest.
 func (l *httpConnPool) acquireFreeConn(now time.Time) *httpConn {
 	for i := 0; i < len(l.conns); {
 		h := l.conns[i]
@@ -156,13 +156,12 @@ func (l *httpConnPool) addConn() *httpConn {
 	return h
 }
 
-// openAdditionalConn adds a connection to the pool if one more request would wait for a stream for 50 ms (growWait), or
-// a request has waited for 150 ms (maxStreamWait). It reserves a stream of the connection for a request, and returns
-// the connection. now is the present time. The caller must hold mu.
+// openAdditionalConn adds a connection to the pool, reserves a stream of it for a request, and returns the connection.
+// It does so if one more request would wait for a stream for 50 ms (growWait), or a request has waited for 150 ms
+// (maxStreamWait). now is the present time. The caller must hold mu.
 //
-// Otherwise, or if canGrow returns false, it returns nil. It also returns nil if the connections that are being opened
-// have enough streams for the waiting requests, or are as many as the open ones. So a server that accepts no more
-// connections rejects at most as many as it has accepted.
+// In all other cases, and if canGrow returns false, it returns nil. It also returns nil if the connections that are
+// being opened have enough streams for the waiting requests, or are as many as the open ones.
 func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	opening, streams := 0, 0
 	for _, h := range l.conns {
@@ -176,23 +175,23 @@ func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	case !l.canGrow(now), !isOverdue && l.expectedWait(now) < growWait:
 		return nil
 	case opening > 0 && (streams >= len(l.waiting) || opening >= len(l.conns)-opening):
-		return nil
+		return nil // a server that accepts no more connections rejects at most as many as it has accepted
 	}
 	h := l.addConn()
 	l.reserveStream(h, now)
 	return h
 }
 
-// canGrow reports whether the pool may open another connection at the time now. It may not if it has the maximum number
-// (maxSockets). It also may not for five seconds (growPause) after an additional connection has failed. The caller must
-// hold mu.
+// canGrow reports whether the pool may open another connection at the time now. It returns false if the pool has the
+// maximum number of connections (maxSockets), or until nextGrowth, five seconds (growPause) after a connection beyond
+// the first has failed. The caller must hold mu.
 func (l *httpConnPool) canGrow(now time.Time) bool {
 	return !now.Before(l.nextGrowth) && (len(l.conns)+1)*max(l.limit, 1) <= maxSockets
 }
 
 // expectedWait estimates how long one more request would wait for a stream at the time now. Each request is assumed to
-// take the smoothed latency, or the longer time since the last response. The wait is this latency, times the number of
-// waiting requests plus one, divided by the number of streams. The caller must hold mu.
+// take the smoothed latency or the time since the last response, whichever is longer. This time is multiplied by the
+// number of waiting requests plus one, and divided by the number of streams. The caller must hold mu.
 func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
@@ -201,11 +200,11 @@ func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	return max(l.answerTime, now.Sub(l.lastProgress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
 }
 
-// willMissDeadline reports whether the request w will probably have no response before its deadline. wait is the
-// expected time until a stream is free. The result is true if wait and half of the smoothed latency exceed the time
-// from now to the deadline. The caller must hold mu.
+// willMissDeadline reports whether the request w will probably have no response before its deadline, at the time now.
+// The response is expected after wait plus half of the smoothed latency. The result is false if w has no deadline. The
+// caller must hold mu.
 //
-// wait counts as 0 if the pool may open another connection. The result is false if w has no deadline.
+// wait is the expected time until a stream is free. It counts as 0 if the pool may open another connection.
 func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.Duration) bool {
 	if l.canGrow(now) {
 		wait = 0
@@ -260,7 +259,7 @@ func (l *httpConnPool) distributeStreams() {
 	l.assignStreams(time.Now())
 }
 
-// releaseStream frees a stream of h that a request has used, and gives it to a waiting request.
+// releaseStream frees a stream of h that a request has used, and assigns it to a waiting request, if there is one.
 func (l *httpConnPool) releaseStream(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -283,12 +282,12 @@ func (l *httpConnPool) recordLatency(took time.Duration) {
 
 // recordFailure records that a request over h has failed or, if canceled is true, was canceled. It returns true if the
 // server may not accept additional connections: h is not the oldest connection of the pool and has carried no response.
+// The request may then be sent again over another connection.
 //
-// In that case, h is retired, and the pool opens no additional connection for five seconds (growPause). The request may
-// be sent again over another connection.
+// If it returns true, it has retired h, and the pool opens no additional connection for five seconds (growPause).
 //
-// A canceled request only counts if h is older than half of the stall timeout. A request is also canceled when a hedge
-// is answered during the handshake of h, which does not mean that the server rejects h.
+// If canceled is true, it returns false while h is younger than half of the stall timeout. The request may have been
+// canceled because a hedge was answered during the handshake of h, which does not mean that the server rejects h.
 func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,9 +313,9 @@ func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 	return true
 }
 
-// resetCapacity sets the number of requests that h may carry at the same time to its initial value. If the number of
-// the pool's oldest connection is lower, it sets that number. It must be called when net/http opens a connection for h,
-// because lowerCapacity applied to the earlier connection.
+// resetCapacity sets the number of requests that h may carry at the same time to its initial value, but not above the
+// number of the pool's oldest connection. It must be called when net/http opens a connection for h, because
+// lowerCapacity applied to the earlier connection.
 func (l *httpConnPool) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -326,8 +325,8 @@ func (l *httpConnPool) resetCapacity(h *httpConn) {
 	}
 }
 
-// setConnLimit makes each httpConn that is added from now on open up to n connections. n must be serialConns if the server
-// uses HTTP/1.1, which has one request per connection at a time, and 1 if it uses HTTP/2.
+// setConnLimit sets the maximum number of open connections of each httpConn that is added from now on. n must be
+// serialConns if the server uses HTTP/1.1, which carries one request per connection at a time, and 1 if it uses HTTP/2.
 func (l *httpConnPool) setConnLimit(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

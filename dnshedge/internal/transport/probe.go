@@ -13,13 +13,14 @@ const (
 )
 
 // A probePolicy decides whether a transport may send probes over the connections of other queries. A probe is a query
-// for the NS records of the root that a transport sends to find out whether a silent connection still works.
+// for the NS records of the root, which shows whether a silent connection still works.
 //
-// Some servers close a connection when they reject a question, which may be the question of a probe. Other queries on
-// that connection would then be lost.
+// Some servers close a connection when they reject a question. If they reject the question of a probe, the other
+// queries on the connection are lost. So probes are disabled for ten minutes (probesOffTime) after a connection has
+// ended with a probe in flight.
 //
-// For such a server, probes use a connection of their own, and a silent connection is retired without a probe. The zero
-// value permits probes. It is safe for concurrent use.
+// While probes are disabled, a silent connection is retired without a probe. Queries for the NS records of the root use
+// a connection pool of their own. The zero value permits probes. It is safe for concurrent use.
 type probePolicy struct {
 	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
 }
@@ -37,13 +38,12 @@ func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }
 
-// poolIndex returns the index of the connection pool for q. n is the number of earlier queries with the same question
-// to this server. The index is 0 for the first query (n is 0), and 1 for later ones, such as hedges and
-// retransmissions.
+// poolIndex returns the index of the connection pool for q. The index is 0 for the first query of a question, and 1 for
+// later ones, such as hedges and retransmissions. n is the number of earlier queries with the same question to this
+// server.
 //
-// The index is 2 (probePool) if q asks for the NS records of the root while probes over the connections of other
-// queries are disabled. Probes ask this question to find out whether a connection works. The server may end the
-// connection because of it.
+// The index is 2 (probePool) if q asks the question of a probe, for the NS records of the root, while probes are
+// disabled. The server may end a connection because of this question.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	if isProbeQuestion(q) && p.areProbesDisabled() {
 		return probePool

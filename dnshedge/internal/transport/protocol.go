@@ -16,7 +16,7 @@ import (
 
 const (
 	queriesPerConn  = 100                // queries in flight on a connection at which a pool opens another one
-	maxProtocolLoad = 8 * queriesPerConn // queries in flight for which a pool opens up to maxSockets connections
+	maxProtocolLoad = 8 * queriesPerConn // queries in flight for which a pool may open connections; see isFull
 
 	// limitTolerance is used after the server has not permitted a query. Queries that began later than that query by more
 	// than this time are assumed to wait for the server's permission as well.
@@ -41,8 +41,9 @@ type MessageConn interface {
 // must only be called by init functions, and panics if a scheme with this name is registered. dial opens a connection
 // to the server that the Config describes. Its context ends after five seconds (dialTimeout).
 //
-// The protocol must retransmit lost packets itself, because RegisterProtocol sets s.RecoversLoss. A late query is then
-// not sent to the same server again, except as a hedge, or if the server has several addresses.
+// The protocol must retransmit lost packets itself, because RegisterProtocol sets s.RecoversLoss. With this setting, a
+// query without a response is not sent to the same server again, except as a hedge, or if the server has several
+// addresses.
 func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn, error)) {
 	if _, ok := schemes[s.Name]; ok {
 		panic("dnshedge: scheme " + s.Name + " is registered twice")
@@ -52,8 +53,8 @@ func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn
 }
 
 // A protocolTransport sends queries over a protocol of another module. A connection carries several queries at the same
-// time. There is a pool of connections for the first query of each question, and one for later queries of the question,
-// such as hedges. So a hedge does not wait for the same stalled connection.
+// time. There are two pools of connections: for the first query of each question, and for later queries of the
+// question, such as hedges. So a hedge does not wait for the stalled connection of the first query.
 type protocolTransport struct {
 	Config
 	// dial opens a connection; see RegisterProtocol.
@@ -159,11 +160,11 @@ func (p *protocolTransport) spawnGoroutine(f func()) bool {
 // Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
 // records the connection of q. It returns the response, and the time that q waited for handshakes.
 //
-// If the connection ends before the response, and q was probably not the reason, it sends q again, up to eight times
-// (maxRetries). It does so if the connection had carried responses. The first time, it also does so if the connection
-// was open before q came.
+// If the connection ends before the response, Exchange sends q again over the same pool, if the connection had carried
+// responses. After the first connection, it also does so if that connection was open before q came.
 //
-// If neither holds, but other queries were in flight, it sends q again over a connection of its own.
+// In all other cases, Exchange sends q over a connection of its own if other queries were in flight on the connection,
+// and returns the error if not. It also returns the error after eight repetitions (maxRetries).
 func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return p.exchangeExclusively(ctx, q, w)
@@ -216,7 +217,7 @@ func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Que
 // for first queries, and records that connection in w. It returns the response a, and in setup the time that q waited
 // for handshakes.
 //
-// written matters only if err is not nil. It is true if q got a connection, because q may then have been written.
+// written matters only if err is not nil. It is true if q may have been written, because q got a connection.
 func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	a, use, err := p.sendQuery(ctx, q, &p.pools[0], w)
 	return a, use.setup, use.connected, err
@@ -225,8 +226,8 @@ func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *Quer
 // sendQuery sends q over a connection of the pool l, and records that connection in w. It returns the response a. use
 // describes how q got the connection, and is valid even if err is not nil.
 //
-// q is sent at most once. If it was not sent, because the server permits no more queries at a time over the connection
-// (localerror.ErrBusy), it waits for another connection.
+// q is sent at most once. If a connection did not send q, because the server permits no more queries at a time
+// (localerror.ErrBusy), sendQuery acquires a connection again.
 func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
 	for tries := 0; ; tries++ {
 		c, use, err := p.acquireConn(ctx, l)
@@ -249,7 +250,7 @@ func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *mes
 // of ctx, ErrClosed, or the reason why no connection could be opened.
 //
 // It opens a connection if there is none, or if each has as many queries in flight as the server probably permits (see
-// selectConn). A query that waits for this connection takes another one as soon as that has room.
+// selectConn). While acquireConn waits for the new connection, it also accepts another connection that gets room.
 func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *queryInFlight, use connectionUse, err error) {
 	start := time.Now()
 	l.mu.Lock()
@@ -277,8 +278,9 @@ func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool)
 	}
 }
 
-// wait waits until the opening o has ended, or until a connection may have room for another query. o may be nil. It
-// returns true then, and false if ctx ends first. The caller must hold l.mu, which wait unlocks while it waits.
+// wait waits until the attempt o to open a connection has ended, or until a connection may have room for another query,
+// and returns true. It returns false if ctx ends first. If o is nil, wait only waits for room. The caller must hold
+// l.mu, which wait unlocks while it waits.
 func (l *messageConnPool) wait(ctx context.Context, o *pendingMessageConn) bool {
 	var opened chan struct{}
 	if o != nil {
@@ -303,11 +305,14 @@ func (l *messageConnPool) wait(ctx context.Context, o *pendingMessageConn) bool 
 }
 
 // selectConn returns the connection that has room for the most further queries. It returns nil if the query must wait
-// until another connection is open or has room. If the pool is full and opens no connection, a connection with the
-// limit queriesPerConn gets more queries than that. The caller must hold l.mu.
+// until another connection is open or has room. The caller must hold l.mu.
 //
-// o is the opening for which the query has waited, or nil. If no connection has room, and the connection that o opened
-// has already ended, selectConn returns this ended connection. The query then fails, instead of waiting again.
+// If no connection has room, and the pool is full and opens none, a connection with the limit queriesPerConn gets more
+// queries than its limit.
+//
+// o is the attempt to open a connection for which the query has waited, or nil. If no connection has room, and the
+// connection that o opened has already ended, selectConn returns this ended connection. The query then fails, instead
+// of waiting again.
 func (l *messageConnPool) selectConn(o *pendingMessageConn) *pooledMessageConn {
 	l.removeEnded()
 	if len(l.conns) > 0 {
@@ -325,7 +330,7 @@ func (l *messageConnPool) selectConn(o *pendingMessageConn) *pooledMessageConn {
 }
 
 // connLimit returns the assumed number of queries that the server permits at a time over a new connection. It is the
-// lowest limit of the open connections, and at most queriesPerConn. The caller must hold l.mu.
+// lowest limit of the open connections, or queriesPerConn if none is open. The caller must hold l.mu.
 func (l *messageConnPool) connLimit() int {
 	limit := queriesPerConn
 	for _, c := range l.conns {
@@ -334,20 +339,21 @@ func (l *messageConnPool) connLimit() int {
 	return limit
 }
 
-// isFull reports whether the pool must not open another connection now. That is the case if it has maxSockets
-// connections, or enough for maxProtocolLoad queries. Connections that are being opened count. It also holds until
-// nextGrowth, after an additional connection could not be opened. A pool without connections is never full. The caller
-// must hold l.mu.
+// isFull reports whether the pool must not open another connection now. That is the case if its connections number
+// maxSockets or more, or can together carry 800 queries (maxProtocolLoad). Connections that are being opened count. It
+// is also the case until nextGrowth, after an additional connection could not be opened.
+//
+// A pool without connections is never full. The caller must hold l.mu.
 func (l *messageConnPool) isFull() bool {
 	n := len(l.conns) + len(l.openings)
 	return n > 0 && (n >= maxSockets || n*l.connLimit() >= maxProtocolLoad || time.Now().Before(l.nextGrowth))
 }
 
-// joinOpening returns the newest opening of a connection of the pool l, so that a query can wait for it. Unless the
-// pool is full, it starts an opening if none is running. It also does so if the running ones are fewer than the open
-// connections, and too few for the waiting queries.
+// joinOpening returns the newest attempt to open a connection of the pool l, so that a query can wait for it. If the
+// pool is not full, joinOpening may start an attempt: if none is running, or if the running ones are fewer than the
+// open connections and too few for the waiting queries.
 //
-// It returns nil if no opening is running and the pool is full, and ErrClosed if the transport is closed. The caller
+// It returns nil if no attempt is running and the pool is full, and ErrClosed if the transport is closed. The caller
 // must hold l.mu.
 func (p *protocolTransport) joinOpening(l *messageConnPool) (*pendingMessageConn, error) {
 	n := len(l.openings)
@@ -377,10 +383,11 @@ func (l *messageConnPool) wakeWaitingQuery() {
 }
 
 // openConn opens a connection of the pool l, and stores it, or the error, in o. It continues even if no query waits for
-// o any more, because the next query needs the connection as well. If the transport or the pool is closed meanwhile, it
-// closes the connection and stores ErrClosed.
+// o any more, because the next query needs the connection as well. If the transport or the pool is closed meanwhile,
+// openConn closes the connection and stores ErrClosed.
 //
-// If the connection cannot be opened, but the pool has another one, the pool opens none for five seconds (growPause).
+// If the connection cannot be opened, but the pool has another one, the pool makes no further attempt for five seconds
+// (growPause).
 func (p *protocolTransport) openConn(l *messageConnPool, o *pendingMessageConn) {
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
@@ -469,11 +476,11 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *queryInFlight,
 	return nil, contextCause(ctx)
 }
 
-// fetchAnswer sends q over c, returns the response, and releases c.
+// fetchAnswer sends q over c, returns the response, and calls c.releaseQuery.
 //
-// The error is a connectionError if the connection has ended, or if the server has ended only this exchange without a
-// response. It is localerror.ErrBusy if q was not sent, because the server permits no more queries at a time. It is
-// ErrClosed if the transport is closed.
+// The error is a connectionError if the server has ended the connection, or the exchange of q without the connection.
+// It is localerror.ErrBusy if q was not sent, because the server permits no more queries at a time. It is ErrClosed if
+// the transport is closed.
 func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q *wire.Query) (*wire.Answer, error) {
 	start := time.Now()
 	b, err := c.Exchange(ctx, q.Append(nil, 0, wire.PackOptions{Size: p.Size, Pad: true}))
@@ -515,23 +522,23 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q
 // addQuery adds a query to the queries in flight of the connection, and returns it. The caller must hold
 // messageConnPool.mu.
 //
-// The limit of the connection is the assumed number of queries that the server permits at a time. If it is below
-// queriesPerConn and has not changed for five seconds (growPause), addQuery doubles it. The server may permit more
-// queries now, and the packet that said so may have been lost.
+// The limit of the connection is the assumed number of queries that the server permits at a time. addQuery doubles a
+// limit below queriesPerConn that has not changed for five seconds (growPause), because the server may permit more
+// queries now.
 func (c *pooledMessageConn) addQuery() *queryInFlight {
 	f := &queryInFlight{c, time.Now()}
 	c.inFlight = append(c.inFlight, f)
 	if c.limit < queriesPerConn && f.began.Sub(c.limitSince) >= growPause {
-		c.limit, c.limitSince = min(2*c.limit, queriesPerConn), f.began
+		c.limit, c.limitSince = min(2*c.limit, queriesPerConn), f.began // the packet with a higher limit may be lost
 	}
 	return f
 }
 
-// lowerLimit lowers the limit of the connection to the number of other queries in flight, and to at least 1. It must be
+// lowerLimit lowers the limit of the connection to the number of other queries in flight, but not below 1. It must be
 // called if the server has not permitted this query in addition to the others.
 //
-// Queries that began more than five milliseconds (limitTolerance) after this one do not count. They are assumed to wait
-// for permission as well.
+// Queries that began more than five milliseconds (limitTolerance) after this one do not count, because the server has
+// probably not permitted them either.
 func (f *queryInFlight) lowerLimit() {
 	f.pool.mu.Lock()
 	defer f.pool.mu.Unlock()

@@ -20,16 +20,15 @@ const (
 	maxPoolSockets = 4 * poolSockets // maximum number of open shared sockets
 )
 
-// A socketPool holds UDP sockets that several queries share. It is used while more than 128 queries (maxOwnSockets) to
-// one server wait, to limit the file descriptors for that server. It is safe for concurrent use.
+// A socketPool holds UDP sockets that several queries share. It is used while 128 queries (maxOwnSockets) to one server
+// have sockets of their own, to limit the file descriptors for that server. It is safe for concurrent use.
 //
 // Every two seconds (poolSocketTime), the sockets that accept queries are replaced by up to 32 others (poolSockets),
 // with other ports. The old sockets are retired: they only wait for the responses to their queries. At most 128 sockets
 // of the pool (maxPoolSockets) are open, including retired ones.
 //
-// A response is as hard to forge as with one socket for each query (RFC 5452 §9.2): it must have the random port and ID
-// of its query, and repeat its question. An attacker that knows all 32 ports must still guess 21 bits: the port of the
-// query (5 bits) and the ID (16 bits).
+// A response must have the port and the ID of its query, and repeat its question (RFC 5452 §9.2). An attacker that
+// knows all 32 ports must still guess 21 bits: the port of the query (5 bits) and the ID (16 bits).
 //
 // After three messages that fit no query (MaxWrongMessages), a socket is closed, and its queries are sent over TCP.
 type socketPool struct {
@@ -87,10 +86,11 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 }
 
 // joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while fewer
-// than 32 sockets (poolSockets) accept queries, and selects a random socket otherwise.
+// than 32 sockets (poolSockets) accept queries, and selects a random one of these otherwise. At most 128 sockets
+// (maxPoolSockets) are open.
 //
-// It may wait for a socket that is being opened, until ctx ends. The error is errNoSocket if no socket accepts queries
-// and no further one may be opened.
+// If no socket accepts queries, it waits for a socket that is being opened, until ctx ends. The error is errNoSocket if
+// none is being opened, and none may be opened.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -139,8 +139,8 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 }
 
 // rotateSockets retires all sockets that accept queries: they only wait for the responses to their queries. The next
-// queries open sockets with other ports, which an attacker does not know. If so many retired sockets are open that the
-// pool could not open 32 new ones (poolSockets), it retires none, and tries again after two seconds (poolSocketTime).
+// queries open sockets with other ports, which an attacker does not know. If too many retired sockets are open for 32
+// new ones (poolSockets), it retires none, and tries again after two seconds (poolSocketTime).
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+poolSockets > maxPoolSockets { // too many retired sockets still wait for responses

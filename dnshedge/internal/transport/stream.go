@@ -34,9 +34,10 @@ const (
 )
 
 // A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). The queries of a pool share one connection,
-// and the server may respond in any order. The connection is opened on demand and closed when it is idle. There are
-// pools for the first query of each question, for later queries of the question (hedges and retransmissions), and for
-// probes (see probePolicy).
+// which is opened on demand and closed when it is idle. The server may respond in any order.
+//
+// There are pools for the first query of each question, for later queries of the question (hedges and retransmissions),
+// and for probes while these must not share a connection with other queries (see probePolicy).
 //
 // Some servers close the connection when they reject a question, without saying which one. In that case, each query
 // that was in flight is sent again on a connection of its own.
@@ -88,9 +89,9 @@ func (l *streamConnPool) hasReachedQueryLimit(queries int) bool {
 }
 
 // recordConnEnd records that a connection has ended after the given number of responses. cut must be true if the server
-// has ended it with queries in flight.
+// has ended the connection while queries were in flight.
 //
-// If that happens to two connections in a row that had responses, the server probably limits the queries per
+// If cut is true for two connections in a row, and both had responses, the server probably limits the queries per
 // connection. For the next ten minutes (limitLifetime), a connection then carries at most as many queries as the better
 // of the two had responses.
 func (l *streamConnPool) recordConnEnd(answers int, cut bool) {
@@ -107,10 +108,10 @@ func (l *streamConnPool) recordConnEnd(answers int, cut bool) {
 	l.answersBeforeCut = answers
 }
 
-// An pendingConn is a connection that is being opened, and the queries that wait for it.
+// A pendingConn is a connection that is being opened, and the queries that wait for it.
 type pendingConn struct {
 	began   time.Time     // time at which the opening began
-	queries int           // number of queries that wait; guarded by streamConnPool.mu
+	queries int           // number of queries that have begun to wait; guarded by streamConnPool.mu
 	done    chan struct{} // closed when conn or err is set
 	conn    *connection   // the opened connection; nil: err is set
 	err     error         // why the connection could not be opened
@@ -171,8 +172,8 @@ func (s *streamTransport) spawnGoroutine(f func()) bool {
 // Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
 // records the connection of q. It returns the response, and the time that q waited for handshakes.
 //
-// If the connection ends while other queries are in flight, each of them may be the reason. In that case, it sends q
-// again on a connection of its own.
+// If the connection ends while other queries are in flight, each of the queries may be the reason. So Exchange sends q
+// again on a connection of its own, unless exchangeInPool sends q again over the same pool.
 func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return s.exchangeExclusively(ctx, q, w)
@@ -204,9 +205,12 @@ func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query
 // exchangeInPool sends q over the connection of the pool l, and records the connection in w. It returns the response,
 // and the time that q waited for handshakes.
 //
-// If the connection ends before the response, and q was probably not the reason, it sends q again, up to eight times
-// (maxRetries). It does so if the connection had carried responses, or if a probe with another question may be the
-// reason. The first time, it also does so if the connection was open before q came.
+// If the connection ends before the response, and q was probably not the reason, exchangeInPool sends q again, up to
+// eight times (maxRetries). q was probably not the reason in these cases:
+//
+//   - The connection had carried responses.
+//   - A probe was in flight, and q asks another question.
+//   - The connection was open before q came. This case only counts for the first connection.
 func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
@@ -243,8 +247,7 @@ func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryP
 	}
 }
 
-// A connectionUse describes how a query got a connection: whether it did, whether the connection was open before the
-// query came, and how long the query waited for handshakes.
+// A connectionUse describes whether and how a query got a connection of a pool.
 type connectionUse struct {
 	setup     time.Duration // time to open the connections that the query waited for; 0: none
 	connected bool          // the query got a connection
@@ -289,9 +292,10 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 // ends for a connection that is being opened. reused is true if the connection was open before the call. The error is
 // the cause of ctx, ErrClosed, or the reason why the connection could not be opened.
 //
-// It starts to open a connection if none is being opened. While fewer than 16 connections (maxOpen) are open or being
-// opened, it also does so in two other cases. Either the newest opening has taken longer than Owner.StallTimeout. Or as
-// many queries wait for it as a connection may carry (see streamConnPool.hasReachedQueryLimit).
+// If no connection accepts queries or is being opened, it starts to open one. While fewer than 16 connections (maxOpen)
+// are open or being opened, it opens a further one if the newest attempt has taken longer than Owner.StallTimeout. It
+// also does so if as many queries wait for the newest attempt as a connection may carry (see
+// streamConnPool.hasReachedQueryLimit).
 func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {

@@ -165,8 +165,9 @@ func (c *Config) DialServer(ctx context.Context, network string) (net.Conn, erro
 // Transport calls it when a handshake has failed, because the addresses may be outdated.
 type Forgetter interface{ Forget() }
 
-// forgetAddress makes the Dialer look up the server's addresses again before it dials next, if it caches them (see
-// Forgetter). They may be outdated after a failed handshake.
+// forgetAddress makes a Dialer that caches the server's addresses (see Forgetter) look them up again before it dials
+// next. It has no effect on other Dialers. It must be called after a failed handshake, because the addresses may be
+// outdated.
 func (c *Config) forgetAddress() {
 	if f, ok := c.Dialer.(Forgetter); ok {
 		f.Forget()
@@ -199,9 +200,9 @@ var schemes = make(map[string]Scheme)
 
 // registerScheme makes the scheme s available to FindScheme and Schemes. It must only be called by init functions.
 //
-// newSender creates the sender for a server, which implements the protocol of the scheme. registerScheme sets s.New to
-// a function that wraps this sender in a schemeTransport. That type has the behavior of all protocols, such as the
-// handling of servers without EDNS.
+// newSender returns the implementation of the protocol for one server. registerScheme sets s.New to a function that
+// wraps this sender in a schemeTransport. A schemeTransport adds the behavior of all protocols, such as the handling of
+// servers without EDNS.
 func registerScheme(s Scheme, newSender func(Config) sender) {
 	s.New = func(c Config) Transport { return &schemeTransport{sender: newSender(c)} }
 	schemes[s.Name] = s
@@ -229,22 +230,23 @@ type sender interface {
 	SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
 }
 
-// A schemeTransport is a Transport that adds the behavior of all protocols to the sender of one protocol. It sends
-// messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most once, by sender.SendOnce.
+// A schemeTransport is the Transport of a Scheme: the sender of one protocol, with the behavior that all protocols have
+// in common. It sends messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most once, by
+// sender.SendOnce.
 //
-// It repeats a query without EDNS if the server seems not to support EDNS (RFC 6891 §7). That is the case if the
-// response code is FORMERR, or NOTIMP without an OPT record. If the second query succeeds, further queries to the
-// server have no EDNS for 15 minutes (ednsOffTime).
+// It repeats a query without EDNS if the server rejects EDNS (RFC 6891 §7): the response code is FORMERR, or NOTIMP
+// without an OPT record. If the second query succeeds, further queries to the server have no EDNS for 15 minutes
+// (ednsOffTime).
 //
-// Queries keep EDNS if another response of the last 15 minutes had an OPT record. The server then supports EDNS, and
-// only passes on the response of another server about one zone.
+// Further queries keep EDNS if another response of the last 15 minutes had an OPT record. In that case, the server
+// supports EDNS, and has only passed on the response of another server.
 //
-// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are repeated without EDNS
-// only if no other response of the last 15 minutes had an OPT record. So a forged FORMERR cannot remove signatures from
+// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are not repeated without
+// EDNS if another response of the last 15 minutes had an OPT record. So a forged FORMERR cannot remove signatures from
 // answers.
 //
-// A query with EDNS options is also not repeated if the rejecting response has an OPT record. The server may then
-// support EDNS and reject an option.
+// A query with EDNS options is also not repeated if the rejecting response has an OPT record. The server may support
+// EDNS, and reject an option.
 type schemeTransport struct {
 	sender
 	ednsOffUntil atomic.Int64 // queries have no EDNS before this time, in Unix nanoseconds
@@ -257,14 +259,14 @@ type schemeTransport struct {
 // Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
 // records the connection of q. It returns the response, and the time that handshakes took.
 //
-// Exchange sends q without EDNS if the server has seemed not to support EDNS in the last 15 minutes. It uses EDNS
-// nevertheless if q has the DO bit or EDNS options.
+// Exchange sends q with EDNS, unless the server has seemed not to support EDNS in the last 15 minutes. A query with the
+// DO bit or EDNS options is always sent with EDNS first.
 //
-// If the server rejects a query with EDNS, Exchange repeats it without EDNS, with the exceptions that schemeTransport
-// describes. If the second query fails or is rejected too, Exchange returns the first response.
+// If the server rejects EDNS, Exchange repeats q without EDNS, with the exceptions that schemeTransport describes. If
+// the second query fails or is rejected too, Exchange returns the first response.
 //
-// It sends a message with an opcode other than QUERY only once. If that fails, MayBeReceived reports for the returned
-// error whether the server may have received the message.
+// Exchange sends a message with an opcode other than QUERY only once. If it returns an error for this message,
+// MayBeReceived reports whether the server may have received the message.
 func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	w.lastAnswer.Store(nil)
 	if !q.IsStandard() {

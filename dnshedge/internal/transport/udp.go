@@ -56,8 +56,8 @@ var (
 )
 
 // A truncatedError means that the UDP response was truncated, and that the server has then refused the TCP connection
-// with err. It does not unwrap to err. A refused connection usually means that the server is being restarted, but this
-// server works.
+// with err. It does not unwrap to err, because a refused connection usually means that the server is being restarted.
+// This server works: it has responded over UDP.
 type truncatedError struct{ err error }
 
 func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
@@ -89,13 +89,14 @@ var _ sender = (*udpTransport)(nil)
 // Ready implements Transport. It returns true, because a query over UDP needs no handshake.
 func (u *udpTransport) Ready() bool { return true }
 
-// Close implements Transport. It closes the streamTransport for questions over TCP. Shared sockets and the sockets of
-// abandoned queries are closed as well, because they depend on the context of the streamTransport. Any other query with
-// a socket of its own ends when its response arrives or its own context ends.
+// Close implements Transport. It closes the streamTransport for questions over TCP, the shared sockets, and the sockets
+// of abandoned queries. Any other query with a socket of its own ends when its response arrives or its own context
+// ends.
 func (u *udpTransport) Close() { u.tcp.Close() }
 
-// fixedAddress returns the server's address if sockets can be opened without the Dialer. That is the case if the Dialer
-// is a plain net.Dialer and the server has a single IP address. Otherwise it returns nil.
+// fixedAddress returns the server's address if sockets can be opened without the Dialer. That is the case if the server
+// has a single IP address, and the Dialer is a net.Dialer whose LocalAddr, Control and ControlContext are nil.
+// Otherwise it returns nil.
 func (c *Config) fixedAddress() *net.UDPAddr {
 	d, ok := c.Dialer.(*net.Dialer)
 	if !ok || d.LocalAddr != nil || d.Control != nil || d.ControlContext != nil || len(c.Addrs) > 1 {
@@ -131,11 +132,13 @@ var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 // the response, and the time that handshakes took.
 //
 // After every three queries of a question over UDP (MaxDatagrams), the next one goes over TCP, unless the server
-// refuses TCP. It also goes over TCP if the UDP response is unusable, or too many messages fit no query. If TCP then
-// fails, q is sent over UDP again, but not after a truncated or malformed response.
+// refuses TCP.
 //
-// The QueryPath stays empty, even over TCP. It would show the responses over the TCP connection, but these do not show
-// whether UDP messages to the same server are lost.
+// A query over UDP is sent again over TCP if the UDP response is unusable, or too many messages fit no query. If TCP
+// fails too, the query is sent over UDP a second time, but not after a truncated or malformed response.
+//
+// The QueryPath stays empty, even over TCP. The responses over a TCP connection do not show whether UDP messages are
+// lost.
 func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
@@ -171,7 +174,8 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 // socket of its own. It returns the response a. A truncated response is returned unchanged, because sending q again
 // over TCP would repeat it. setup is always 0, because UDP has no handshake.
 //
-// written matters only if err is not nil. It is true if q was written, and err does not show that q was not delivered.
+// written matters only if err is not nil. It is true if q was written, unless err shows that q was not delivered, for
+// example because the port is closed.
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
 	u.ownSockets.Add(1)
@@ -187,7 +191,7 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 // case, the spoofGuard does not protect q. Instead, q has a socket of its own, and the first message that is not the
 // response ends the wait with ErrSpoofed.
 //
-// If alone is true but 128 queries (maxOwnSockets) have sockets of their own, q is not sent, and the error is
+// If alone is true but 128 other queries (maxOwnSockets) have sockets of their own, q is not sent, and the error is
 // errTruncated.
 func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
 	d := &udpQuery{udpTransport: u, q: q, isExclusive: alone}
@@ -278,8 +282,8 @@ func (d *udpQuery) closeSocket() {
 	}
 }
 
-// endContext implements endListener. It is called when the query's context ends, and ends a pending read of the query's
-// own socket, which then returns a timeout. It ignores the errors of the context.
+// endContext implements endListener. It is called when the query's context ends. It interrupts a read of the query's
+// own socket, which returns a timeout error. It does not use its parameters, the error and the cause of the context.
 func (d *udpQuery) endContext(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // writeQuery writes the query to the socket c, stores the time in the field sent, and reports the query to the Owner.
@@ -299,12 +303,12 @@ func SendDatagram(c net.Conn, q *wire.Query, id uint16, options wire.PackOptions
 	return err
 }
 
-// parseResponse parses a received message, b. isResponse is true if b is the response to the query, usable or not.
-// Otherwise the query must keep waiting, and err says why b is not the response.
+// parseResponse parses a received message, b. isResponse is true if b is the response to the query, usable or not. If
+// it is false, the query must keep waiting, and err says why b is not the response.
 //
-// The error of a response is errTruncated or errUnverified if the question must be sent over TCP. Messages with an
-// opcode other than QUERY never get these two errors, because they must not be sent twice. A response to them that
-// cannot be parsed gives a wire.MalformedError.
+// The error of a response is errTruncated or errUnverified if the question must be sent over TCP. A message with an
+// opcode other than QUERY must not be sent twice, so its response never gets these two errors. If its response cannot
+// be parsed, the error is a wire.MalformedError.
 func (d *udpQuery) parseResponse(b []byte) (a *wire.Answer, isResponse bool, err error) {
 	switch err := d.q.CheckResponse(b, d.id); {
 	case err == wire.ErrSpelling:
@@ -402,12 +406,12 @@ func (u *udpTransport) reportSpoofed(err error) {
 	u.guard.recordWrongMessage()
 }
 
-// abandonQuery ends a query whose caller no longer waits for the response. If the Owner permits an abandoned query
-// (TryBeginAbandonedQuery), the query's own socket stays open until AbandonedLifetime after the sending. The latency of
-// a late response can then be measured, and that response cannot reach the next socket with the same port.
+// abandonQuery ends a query whose caller no longer waits for the response. If Owner.TryBeginAbandonedQuery returns
+// true, the query's own socket stays open until Owner.AbandonedLifetime after the query was written. The latency of a
+// late response can then be measured, and that response cannot reach the next socket with the same port.
 //
-// expiring must be true if endContext may still be called for the query, because its context has ended. endContext
-// interrupts a read of the socket, which is then repeated.
+// expiring must be true if the query's context has ended, but its call of endContext may follow later. abandonQuery
+// repeats a read of the socket that this call interrupts.
 func (d *udpQuery) abandonQuery(expiring bool) {
 	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.TryBeginAbandonedQuery() {
@@ -491,6 +495,7 @@ func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 
 // verifyCookie checks the cookie of the response a, and stores a new server cookie. sent is the cookie of the query.
 // The result is
+//
 //   - errCookie if the client cookie in a is wrong;
 //   - errUnverified if a has no cookie, although sent has a server cookie or the response code is FORMERR;
 //   - errTruncated for the response code BADCOOKIE, so that the question is sent over TCP;
