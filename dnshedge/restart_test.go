@@ -1,9 +1,13 @@
 package dnshedge_test
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,6 +50,23 @@ func TestClientDoesNotWaitForServerThatRefusesForLong(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The sockets of Windows have their own code for a refused connection.
+func TestClientWaitsForRestartOnWindows(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("a", good)
+		c := l.client(new(dnshedge.Client), l.up("tcp", "a"))
+		inner, dials := c.Dialer, 0
+		c.Dialer = dialFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+			if dials++; dials == 1 {
+				return nil, &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connectex", syscall.Errno(10061))}
+			}
+			return inner.DialContext(ctx, network, address)
+		})
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 240*ms, took, "a pause of 200 ms, a handshake, and a round trip")
+	})
 }
 
 // One of two servers has refused connections for long, and the other server restarts.

@@ -2,11 +2,11 @@ package names
 
 import (
 	"cmp"
-	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
+
+	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 )
 
 // A destination is an address to connect to, and the source address that the system uses for it (RFC 6724 §6).
@@ -89,12 +89,6 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// unreachableErrnos lists the errors of Unix and Windows for a missing route to an address or a missing address family.
-var unreachableErrnos = [...]syscall.Errno{
-	syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT,
-	10051, 10065, 10049, 10047, // WSAENETUNREACH, WSAEHOSTUNREACH, WSAEADDRNOTAVAIL, WSAEAFNOSUPPORT
-}
-
 // systemSourceAddress returns the local address from which the system would send packets to ip, or the zero Addr if there
 // is no route. It connects a UDP socket, which sends nothing.
 //
@@ -102,7 +96,8 @@ var unreachableErrnos = [...]syscall.Errno{
 func systemSourceAddress(ip netip.Addr) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
 	if err != nil {
-		if slices.ContainsFunc(unreachableErrnos[:], func(e syscall.Errno) bool { return errors.Is(err, e) }) {
+		// there is no route to the address, or the system lacks its address family
+		if socketerror.IsAny(err, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT) {
 			err = nil
 		}
 		return netip.Addr{}, err

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
+	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
 // isConnectionRefused reports whether err is ECONNREFUSED: no process listens at the server's address, for example
 // because the server is being restarted. The response code REFUSED is no error.
-func isConnectionRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+func isConnectionRefused(err error) bool { return socketerror.IsAny(err, syscall.ECONNREFUSED) }
 
 // RetryAfter returns after which pause the query that failed with err may be repeated. pause is the wait in the
 // Retry-After header of the response, or 0 without that header.

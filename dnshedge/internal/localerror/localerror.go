@@ -3,16 +3,17 @@ package localerror
 
 import (
 	"errors"
-	"slices"
 	"syscall"
+
+	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 )
 
 // ErrBusy is the error of a query that was not sent. The server limits the streams of a connection, and no stream became
 // free in time.
 var ErrBusy = errors.New("dnshedge: no stream of the server is free in time")
 
-var local = [...]error{
-	ErrBusy, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+var local = [...]syscall.Errno{
+	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
 	syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EADDRNOTAVAIL, syscall.EPERM, syscall.EACCES,
 }
 
@@ -20,5 +21,5 @@ var local = [...]error{
 // are a lack of file descriptors, memory, routes or permissions. It also returns true for ErrBusy: no stream was free,
 // so the query was not sent. Callers must not regard these errors as failures of the server.
 func IsLocal(err error) bool {
-	return slices.ContainsFunc(local[:], func(one error) bool { return errors.Is(err, one) })
+	return errors.Is(err, ErrBusy) || socketerror.IsAny(err, local[:]...)
 }

@@ -193,8 +193,8 @@ func (c *socketPool) removeSocket(s *sharedSocket) {
 	}
 }
 
-// addQuery gives d a random unused ID and adds it to the waiting queries. It returns false if the socket accepts no
-// further queries, because it is retired or closed, or has used half of all IDs (maxPending).
+// addQuery gives d a random unused ID, stores the time in d.sent, and adds d to the waiting queries. It returns false if
+// the socket accepts no further queries, because it is retired or closed, or has used half of all IDs (maxPending).
 func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,6 +207,7 @@ func (s *sharedSocket) addQuery(d *udpQuery) bool {
 			break
 		}
 	}
+	d.sent = time.Now() // before a message can be delivered to d
 	s.waiting[d.id] = d
 	s.live++
 	return true

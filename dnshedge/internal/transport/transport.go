@@ -23,6 +23,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
@@ -32,7 +33,7 @@ var ErrClosed = errors.New("dnshedge: client is closed")
 
 // IsClosedByServer reports whether err means that the server has closed or reset a connection before it responded.
 func IsClosedByServer(err error) bool {
-	return slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE}, func(end error) bool { return errors.Is(err, end) })
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || socketerror.IsAny(err, syscall.ECONNRESET, syscall.EPIPE)
 }
 
 // A Transport sends queries to one server over one protocol. It is safe for concurrent use.

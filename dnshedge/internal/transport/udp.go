@@ -15,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -142,7 +143,7 @@ var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		if !socketerror.IsAny(err, syscall.ECONNREFUSED) {
 			return a, setup, err
 		} // the server has no TCP: send the query over UDP
 	}
@@ -157,7 +158,7 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 		defer cancel()
 	}
 	a, setup, err := u.tcp.Exchange(over, q, n, new(QueryPath))
-	if why == errTruncated && errors.Is(err, syscall.ECONNREFUSED) {
+	if why == errTruncated && socketerror.IsAny(err, syscall.ECONNREFUSED) {
 		return nil, 0, &truncatedError{err}
 	}
 	if err == nil || why == errTruncated || ctx.Err() != nil {
@@ -181,7 +182,7 @@ func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath
 	u.ownSockets.Add(1)
 	a, err = d.exchangeOverOwnSocket(ctx)
 	// These errors mean that the only message of this socket was not delivered.
-	return a, 0, d.written && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH), err
+	return a, 0, d.written && !socketerror.IsAny(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH), err
 }
 
 // exchangeDatagram sends q as one UDP message and returns the response. The error is errTruncated, errUnverified or
@@ -219,6 +220,7 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 		return nil, err
 	}
 	d.conn = conn
+	d.sent = time.Now()
 	if err := d.writeQuery(conn); err != nil {
 		d.closeSocket()
 		return nil, err
@@ -286,9 +288,8 @@ func (d *udpQuery) closeSocket() {
 // own socket, which returns a timeout error. It does not use its parameters, the error and the cause of the context.
 func (d *udpQuery) endContext(error, error) { _ = d.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// writeQuery writes the query to the socket c, stores the time in the field sent, and reports the query to the Owner.
+// writeQuery writes the query to the socket c, and reports the query to the Owner.
 func (d *udpQuery) writeQuery(c net.Conn) error {
-	d.sent = time.Now()
 	d.Owner.RecordQuery()
 	return SendDatagram(c, d.q, d.id, wire.PackOptions{Size: d.Size, Cookie: d.cookie})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
@@ -145,7 +146,7 @@ func dialRandomPort(to netip.AddrPort) (net.Conn, error) {
 		if err == nil {
 			return c, nil
 		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
+		if !socketerror.IsAny(err, syscall.EADDRINUSE) {
 			break
 		}
 	}
@@ -169,12 +170,12 @@ func (q *query) dialWithTimeout(d Dialer, network string, timeout time.Duration)
 
 // isOutOfDescriptors reports whether err means that this process or machine has no free file descriptor.
 func isOutOfDescriptors(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	return socketerror.IsAny(err, syscall.EMFILE, syscall.ENFILE)
 }
 
 // isUnreachable reports whether err means that there is no route to the server.
 func isUnreachable(err error) bool {
-	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
+	return socketerror.IsAny(err, syscall.ENETUNREACH, syscall.EHOSTUNREACH)
 }
 
 // setConn stores the connection of q, so that stopExchange can close it. It sets the deadline of the connection to
