@@ -21,7 +21,7 @@ type backgroundTasks struct {
 func (b *backgroundTasks) init() { b.ctx, b.cancel = context.WithCancel(context.Background()) }
 
 // addGoroutine registers a goroutine that the caller is about to start, so that Client.Close waits for its end. It
-// returns true if the caller may start the goroutine, which must call wg.Done when it ends. It returns false if the
+// returns true if the caller may start the goroutine, which must call b.wg.Done when it ends. It returns false if the
 // Client is closed.
 func (b *backgroundTasks) addGoroutine() bool {
 	b.mu.Lock()
@@ -75,10 +75,10 @@ func detachContext(client, ctx context.Context) context.Context {
 func (d detachedContext) Value(key any) any { return d.values.Value(key) }
 
 // AfterFunc calls f in a new goroutine when the Client is closed, which ends the context. The returned function stop
-// prevents the call. It returns false if f has been called, or if stop was called before.
+// prevents the call. stop returns false if f has been started, or if stop was called before.
 //
-// context.AfterFunc uses this optional method of contexts. Without it, each call of context.AfterFunc would need a
-// goroutine that waits for the end of the context.
+// AfterFunc is an optional method of contexts, which the function context.AfterFunc uses. Without it, each call of
+// context.AfterFunc would start a goroutine that waits for the end of the context.
 func (d detachedContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(d.Context, f)
 }

@@ -60,9 +60,9 @@ const (
 //   - failures for a few seconds (RFC 9520),
 //   - expired answers as a substitute in case the servers fail (RFC 8767).
 //
-// An NXDOMAIN answer also answers questions for all names below its name (RFC 8020), if a trusted validator has checked
-// it: see Upstream.TrustAD and Exchanger. The addresses of an answer are rotated. Answers of the system's servers are
-// invalidated when the system's servers change, for example when the network changes.
+// An NXDOMAIN answer that a trusted validator has checked (see Upstream.TrustAD and Exchanger) also answers questions
+// for all names below its name (RFC 8020). The addresses in an answer are rotated with each use. Answers of the
+// system's servers become invalid when these servers change, for example with the network.
 //
 // The zero value is an empty cache with the defaults below. The fields must not be changed after first use. A Cache is
 // safe for concurrent use. Several Clients may share a Cache if their servers give the same answers.
@@ -102,37 +102,36 @@ type Cache struct {
 	clients       atomic.Uint32 // number of Clients that have used the Cache
 }
 
-// An answerOrigin records where a cached answer comes from: the Client, the route, and the generation of the system's
-// servers (a number that changes with them). The route is the part of Client.Routes, or of the system's configuration,
-// that determined the servers or Exchanger. An answerOrigin decides whether Export includes the answer, and whether the
-// answer is still valid.
+// An answerOrigin records where a cached answer comes from. It determines which Clients may export the answer, and
+// whether the answer becomes invalid when the system's servers change.
 //
-// The zero value is the origin of an answer of Cache.Set. Every Client with this Cache exports the answer, and it
-// remains valid until it expires.
+// The zero value is the origin of an answer that Cache.Set has stored. Every Client with this Cache may export the
+// answer, and the answer remains valid until it expires.
 type answerOrigin struct {
-	client    uint16 // number of the Client that got the answer; 0: Cache.Set stored the answer
-	system    uint16 // generation of the system's servers; 0: the answer is not theirs
-	domainLen uint8  // length in wire format of the domain of the route; 0: no route was used
+	client    uint16 // number of the Client that got the answer, or notExported; 0: Cache.Set stored the answer
+	system    uint16 // generation of the system's servers that gave the answer; 0: the answer is from another source
+	domainLen uint8  // length in wire format of the domain in the route (see the type route); 0: no domain
 	validated bool   // a trusted validator has checked the answer
 }
 
-// systemGeneration returns the generation of the operating system's DNS servers: a number that changes whenever these
-// servers change. Entries with their answers store the number, and are invalid when it is no longer the same. It is
-// never 0.
+// systemGeneration returns the current generation of the operating system's DNS servers: a number that changes when
+// these servers change, and that is never 0. An entry with an answer of these servers stores the generation, and is
+// invalid when another generation is current.
 func (c *Cache) systemGeneration() uint16 { return 1 + uint16(c.systemChanges.Load()%math.MaxUint16) }
 
-// notExported is the client number of entries that no export includes: entries of all Clients after the first 65534,
-// and entries with several sources.
+// notExported is the client number in entries that no export includes. These are the entries of all Clients after the
+// first 65534, and entries with several sources.
 const notExported = math.MaxUint16
 
-// addClient registers a Client that starts to use the Cache, and returns its number, counted from 1. Entries store the
-// number of their Client, because Export writes only the answers of its own Client. Clients after the first 65534 all
-// get notExported, and their answers are never exported.
+// addClient registers a Client that starts to use the Cache, and returns the number of the Client, counted from 1.
+// After 65534 Clients, it returns notExported for every further Client.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
-// mergeOrigin adds the origin of an alias's target to o, the origin of an answer that ends with the alias. The answer
-// then includes records from both, so it is never exported. If the system's servers gave any part of it, the entry
-// becomes invalid when these servers change.
+// mergeOrigin updates o, the origin of an answer that ends with an alias, before the records of the alias's target are
+// added to the answer. target is the origin of these records.
+//
+// The combined answer is never exported. If the system's servers gave at least one part, the answer becomes invalid
+// when these servers change.
 func (o *answerOrigin) mergeOrigin(target answerOrigin) {
 	o.client = notExported
 	if o.system == 0 {
@@ -159,7 +158,7 @@ type entry struct {
 	hits                atomic.Uint32
 	noRefreshOf         atomic.Uint32 // the question type to which noRefreshUntil applies; [dns.TypeANY]: all types
 	refreshClaimedUntil atomic.Int64  // until when a refresh prevents a second one, in nanoseconds since the epoch
-	noRefreshUntil      atomic.Int64  // in nanoseconds since the epoch
+	noRefreshUntil      atomic.Int64  // until when refreshes are prevented, in nanoseconds since the epoch
 }
 
 // cacheCount is the number of Caches that have been used in this process.
@@ -198,8 +197,8 @@ func (e *entry) matchesKey(key []byte) bool {
 	return string(own[:n]) == string(key[:n])
 }
 
-// findEntry returns the entry that is stored under a key, or nil. The entry may have expired. An answer of the operating
-// system's servers is not returned if the system has other servers now.
+// findEntry returns the entry that is stored under a key, or nil. The entry may have expired. An answer of the
+// operating system's servers is not returned if the system has other servers now.
 func (c *Cache) findEntry(key []byte) *entry {
 	if e, ok := c.store.GetIfPresent(maphash.Bytes(c.seed, key)); ok && e.matchesKey(key) && c.isCurrent(e) {
 		return e
@@ -211,9 +210,11 @@ func (c *Cache) findEntry(key []byte) *entry {
 // negative if the entry has expired.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
-// canServeStale reports whether the answer e may be served at the time at if the servers fail (RFC 8767). It is true
-// until the answer has been expired for MaxStale. It is false for a failure, for nil, and for an answer of system
-// servers that have changed. at is a time of the cache's clock (sleepAwareClock).
+// canServeStale reports whether the entry e may be served at the time at if the servers fail (RFC 8767). This requires
+// an answer that is fresh or has been expired for less than MaxStale. The result is false if e is nil, a failure, or an
+// answer of system servers that have changed since.
+//
+// at is a time of the cache's clock (sleepAwareClock).
 func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
 	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -durationOrDefault(c.MaxStale, defaultMaxStale) && c.isCurrent(e)
 }
@@ -266,25 +267,27 @@ const (
 	entryStale                    // the entry may be used if the servers fail
 )
 
-// A cachedAnswer is the result of a search in the Cache: the entry for a question, and whether it is fresh, stale or
-// missing. If it is missing, the embedded entry is nil.
+// A cachedAnswer is the result of a search in the Cache: the entry that answers a question, and its freshness. If there
+// is no usable entry, the freshness is entryMissing, and the embedded entry is nil.
 type cachedAnswer struct {
 	*entry
 	freshness
 	isRefreshDue   bool          // the caller should refresh the entry now
 	isFromAncestor bool          // the entry proves that an ancestor of the name does not exist
 	rotation       uint32        // number of positions by which the addresses are rotated
-	at             time.Duration // time of the lookup, since the epoch
+	at             time.Duration // time of the search, since the epoch of the cache's clock
 }
 
-// getAnswer searches the cache at the present time now for an answer to the question q, and counts a hit of an entry
-// for q's name. If there is no usable entry, the freshness in the result is entryMissing.
+// getAnswer searches the cache at the present time now for an entry that answers the question q. Without a usable
+// entry, the freshness in the result is entryMissing. getAnswer counts the use of the entry, unless it is the NXDOMAIN
+// entry of an ancestor of q's name.
 //
-// domain is the length in bytes of the domain of q's route, in wire format, or 0 without a route. An NXDOMAIN entry for
-// a name above that domain is ignored, because it comes from other servers.
+// domain is the length in bytes, in wire format, of the domain in Client.Routes or in the system's configuration that
+// matches q, or 0 if no domain matches. NXDOMAIN entries of names above this domain are ignored, because they come from
+// other servers.
 //
-// If the field isRefreshDue of the result is true, the caller has claimed the refresh of the entry. For 30 s no other
-// caller refreshes it. The caller must query the servers for a new answer, or call releaseRefresh.
+// If the field isRefreshDue of the result is true, the caller must query the servers for a new answer, or call
+// releaseRefresh. For 30 s no other caller refreshes the entry.
 func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -299,11 +302,11 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFreshAnswer returns the cached answer to q and true, if the answer has not expired at the present time now and no
-// refresh is due. It counts a hit of the entry.
+// getFreshAnswer returns the cached answer to q and true, and counts the use of the entry. It returns false and counts
+// nothing if there is no answer that is fresh at the present time now, or if a refresh of the answer is due.
 //
-// Otherwise it returns false and counts nothing. It also returns false for a cached failure, and for an NXDOMAIN entry
-// of an ancestor of q's name. getAnswer finds these entries, expired entries, and entries whose refresh is due.
+// It also returns false if q is not cacheable, for a cached failure, and for the NXDOMAIN entry of an ancestor of q's
+// name.
 func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool) {
 	if !q.IsCacheable() {
 		return cachedAnswer{}, false
@@ -318,26 +321,27 @@ func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool
 	return f, true
 }
 
-// isRefreshDue reports whether f, a result of findAnswer, should be refreshed now, before it expires. It is true for an
-// answer that was used more than twice and is in the last tenth of its TTL. hits is the number of uses, including the
-// present one.
+// isRefreshDue reports whether f, a result of findAnswer, should be refreshed before it expires. hits is the number of
+// uses of its entry, including the present use.
 //
-// It is false for a failure, during another refresh, for 30 s after a failed or slow refresh, and if NoRefresh is set.
-// It does not claim the refresh: see claimRefresh.
+// A refresh is due if a fresh answer has had more than two uses and is in the last tenth of its TTL. No refresh is due
+// with NoRefresh, while another caller refreshes the entry, and for 30 s after a failed or slow refresh.
+//
+// isRefreshDue does not prevent other callers from refreshing the entry. For this the caller must call claimRefresh.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
 	return f.freshness == entryFresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.failuresInRow == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.refreshClaimedUntil.Load()
 }
 
-// findAnswer returns the best entry for the cache key of a question: an entry for the question, or a proof that the
-// name or an ancestor does not exist. A fresh entry is preferred to a stale one, and a newer stale entry to an older
-// one. If no entry is usable, the freshness is entryMissing.
+// findAnswer returns the entry that answers the question with the given cache key: the entry of the question, or the
+// NXDOMAIN entry of its name or of an ancestor of the name. It prefers a fresh entry to a stale entry, and a newer
+// stale entry to an older one. Without a usable entry, the freshness is entryMissing.
 //
-// at is the present time of the cache's clock (sleepAwareClock). domain is the length in bytes of the domain of the
-// question's route, in wire format, or 0. A proof for an ancestor above that domain is ignored, because it comes from
-// other servers.
+// at is the present time of the cache's clock (sleepAwareClock). domain is the length in bytes, in wire format, of the
+// domain in Client.Routes or in the system's configuration that matches the question, or 0 if no domain matches.
+// NXDOMAIN entries of names above this domain are ignored, because they come from other servers.
 //
-// Unless findAnswer finds a fresh entry for the question, it changes key to the key of the name's NXDOMAIN entry
+// Unless the question has a fresh entry of its own, findAnswer changes key to the key of the NXDOMAIN entry of the name
 // (wire.SetNameErrorType).
 func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
 	own := c.findEntry(key)
@@ -362,15 +366,16 @@ func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswe
 	return cachedAnswer{at: at}
 }
 
-// findAncestor returns a fresh entry which proves that an ancestor of the key's name does not exist, or nil. The name
-// then does not exist either (RFC 8020). key must be the key of the name's NXDOMAIN entry, which wire.SetNameErrorType
-// makes from a cache key. at is the present time of the cache's clock (sleepAwareClock).
+// findAncestor returns a fresh NXDOMAIN entry of an ancestor of the key's name, or nil. The entry proves that the name
+// does not exist either (RFC 8020). key must be the key of an NXDOMAIN entry, as wire.SetNameErrorType makes it. at is
+// the present time of the cache's clock (sleepAwareClock).
 //
-// domain is the length in bytes of the domain of the question's route, in wire format, or 0. Ancestors above that
-// domain do not count, because their entries come from other servers.
+// domain is the length in bytes, in wire format, of the domain in Client.Routes or in the system's configuration that
+// matches the question, or 0 if no domain matches. NXDOMAIN entries of names above this domain are ignored, because
+// they come from other servers.
 //
-// Only answers that a trusted validator has checked count. Other servers may deny a name although names exist below it:
-// for example, public servers deny corp., and internal servers have ad.corp.
+// An entry that no trusted validator has checked is ignored, because a server may deny a name although names exist
+// below it. For example, public servers deny corp., and internal servers have ad.corp.
 func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
 	was := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.ToNonDSKey(key)
@@ -394,15 +399,15 @@ func parentKey(key []byte) []byte {
 }
 
 // claimRefresh makes sure that only one caller at a time refreshes the cached answer. It returns true if the caller
-// must query the servers for a new answer. It returns false while another caller does that: until releaseRefresh is
-// called, at most for 30 s (refreshClaim).
+// must query the servers for a new answer. It then returns false to other callers for 30 s (refreshClaim), or until
+// releaseRefresh is called.
 func (f *cachedAnswer) claimRefresh() bool {
 	until := f.refreshClaimedUntil.Load()
 	return int64(f.at) >= until && f.refreshClaimedUntil.CompareAndSwap(until, int64(f.at+refreshClaim))
 }
 
-// releaseRefresh undoes claimRefresh, because the refresh of the entry has failed or was not started. Another caller may
-// then refresh the entry.
+// releaseRefresh undoes claimRefresh, because the refresh of the entry has failed or was not started. Then another
+// caller may refresh the entry.
 func (e *entry) releaseRefresh() { e.refreshClaimedUntil.Store(0) }
 
 // isRefreshPostponed reports whether a question of type qtype must not refresh the cached answer yet, because
@@ -419,9 +424,11 @@ var (
 	cachedError = []wire.EDE{{Code: edeCachedError}} // of a failure
 )
 
-// toAnswer converts the cached answer into the response to q: the answer, and how it is presented. The presentation is
-// the age to subtract from the TTLs, the rotation of addresses, and extended errors. The TTLs of an expired answer are
-// 30 s instead. For a cached failure without a response, toAnswer returns the error.
+// toAnswer returns the cached answer to q, and the options for the response: the answer's age, which is subtracted from
+// the TTLs, the rotation of the addresses, and extended errors. The options set the TTLs of an expired answer to 30 s.
+//
+// From the NXDOMAIN entry of an ancestor, toAnswer makes an NXDOMAIN answer for q's name. For a failure without a
+// response, it returns the stored error.
 func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:
@@ -443,13 +450,13 @@ func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptio
 	return f.Answer, v, nil
 }
 
-// storeAnswer stores the answer a to q at the present time now, for the duration ttl. The caller must have limited the
-// TTLs of the records in a. from is the origin of the answer. If ttl is 0, the answer is not stored, and an older entry
-// for q is removed.
+// storeAnswer stores the answer a to the question q at the present time now, for the duration ttl. If ttl is 0, it does
+// not store a, but removes an older entry for q. The caller must have limited the TTLs of the records in a. from is the
+// origin of the answer.
 //
-// In both cases storeAnswer removes entries with q's flags DO and CD that contradict a. If a denies the existence of
-// q's name, this is the entry for q's type. Otherwise these are the NXDOMAIN entries of the name and its ancestors.
-// Separate NXDOMAIN entries for DS remain unless q has the type DS.
+// storeAnswer also removes entries that a disproves, if they have the same flags DO and CD as q. If a denies the
+// existence of q's name, the entry for q's type is removed. Otherwise the NXDOMAIN entries of the name and its
+// ancestors are removed. The separate NXDOMAIN entries for DS are only removed if q has the type DS.
 func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
 	c.init()
 	var buf [wire.MaxKey]byte
@@ -478,8 +485,8 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 }
 
 // markNameExists removes the NXDOMAIN entries of a name and of its ancestors, because an answer has shown that the name
-// exists. key must be the key of the name's NXDOMAIN entry, which wire.SetNameErrorType makes from a cache key. If it
-// is the separate key for type DS, only the entries for DS are removed.
+// exists. key must be the key of the name's NXDOMAIN entry, as wire.SetNameErrorType makes it. With the separate key
+// for type DS, only the NXDOMAIN entries for DS are removed.
 func (c *Cache) markNameExists(key []byte) {
 	for ; key != nil; key = parentKey(key) {
 		if c.findEntry(key) != nil {
@@ -488,16 +495,17 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// storeFailure caches a failure of the question q at the present time now, so that the servers are not queried again at
-// once. a is the failure response. If a is nil, err is the error of the exchange. keep determines how long the failure
-// is cached. from is the origin of the failure.
+// storeFailure caches a failure to answer the question q, so that the servers are not queried again at once. a is the
+// failure response. If a is nil, err is the error of the exchange. now is the present time, from is the origin of the
+// failure, and keep determines how long the failure is cached.
 //
-// If the cache has an answer, even an expired one, storeFailure keeps it and prevents its refresh for 30 s. But the
-// failure replaces an expired answer if it is final (wire.FinalFailure): the server withholds the answer because of
-// DNSSEC or a filter.
+// If the cache has an answer to q that is fresh or may be served stale, storeFailure keeps it, does not store the
+// failure, and prevents a refresh of the answer for 30 s. But an expired answer is replaced by a final failure
+// (wire.FinalFailure), by which the server withholds the answer, for example because of DNSSEC or a filter.
 //
-// domain is the length in bytes of the domain of q's route, in wire format, or 0. An NXDOMAIN answer for a name above
-// that domain is no answer to q, because it comes from other servers.
+// domain is the length in bytes, in wire format, of the domain in Client.Routes or in the system's configuration that
+// matches q, or 0 if no domain matches. NXDOMAIN entries of names above this domain are ignored, because they come from
+// other servers.
 func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep failureTTL, from answerOrigin) {
 	c.init()
 	at := c.clock.timeSinceEpoch(now)
@@ -540,8 +548,8 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 // postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck), because
 // a refresh has failed or is slow. now is the present time of the cache's clock (sleepAwareClock).
 //
-// An NXDOMAIN entry answers questions of several types. If refreshes by another type are already prevented,
-// postponeRefresh prevents refreshes by every type, because the whole name probably fails.
+// An NXDOMAIN entry answers questions of several types. If questions of another type are already prevented from
+// refreshing the entry, postponeRefresh prevents it for all types, because the servers probably fail for every type.
 func (e *entry) postponeRefresh(now time.Duration, qtype uint16) {
 	of := uint32(qtype)
 	if int64(now) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
@@ -551,9 +559,9 @@ func (e *entry) postponeRefresh(now time.Duration, qtype uint16) {
 	e.noRefreshUntil.Store(int64(now + staleRecheck))
 }
 
-// Get returns a cached answer to q that has not expired, and true. It may be a failure response, such as SERVFAIL.
-// Without an answer Get returns nil and false. The answer has the ID of q, its name in the same letter case, and the
-// remaining TTLs. Get does not change q.
+// Get returns a cached answer to q that has not expired, and true. The answer may be a failure response, such as
+// SERVFAIL. It has the ID of q, the letter case of q's name, and the remaining TTLs. Without an answer, Get returns nil
+// and false. Get does not change q.
 func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	ask, err := wire.NewQuery(q)
 	if err != nil || !ask.IsCacheable() {
@@ -575,9 +583,12 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 
 // Set stores the response r as if a server had just sent it, and returns true. It does not change r.
 //
-// It returns false, and stores nothing, if r must not be cached. This applies if r is malformed, signed (TSIG) or no
-// response, or has a TTL of 0. It also applies to questions without RD, with EDNS options, of type ANY, or of a class
-// other than IN.
+// Set stores nothing and returns false in the following cases:
+//
+//   - r is not a response, is malformed, truncated or signed (TSIG), or is a failure,
+//   - its TTLs or MaxNegativeTTL allow no caching, or it is a negative answer without an SOA record,
+//   - its question has a class other than IN, or the type ANY,
+//   - it lacks the flag RD, or has EDNS options other than cookies, padding, keepalive and extended errors.
 func (c *Cache) Set(r *dns.Msg) bool {
 	ask := &dns.Msg{MsgHdr: r.MsgHdr, Question: r.Question}
 	if opt := r.IsEdns0(); opt != nil {

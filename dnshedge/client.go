@@ -306,12 +306,12 @@ func (c *Client) Validate() error {
 	return nil
 }
 
-// validateExchanger returns an error if the Exchanger e of a Client is invalid. If e is a Client, its fields must be
-// valid and its hosts file readable. Otherwise its method Validate, if there is one, must return nil. A nil e is valid.
-// field is the name of the field that contains e, for the error.
+// validateExchanger returns an error if e, the Exchanger in a field of a Client, is invalid. field is the name of the
+// field, for the error.
 //
-// If e is a Client, the Exchangers that e asks are not validated. The validation would never end for two Clients that
-// refer to each other.
+// A Client is valid if its fields are valid and its hosts file is readable. The Exchangers in its fields are not
+// validated, because Clients may refer to each other. Another Exchanger is invalid only if it has a method Validate
+// that returns an error. A nil e is valid.
 func validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:
@@ -389,18 +389,17 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 // A question without RD is answered only from Hosts, for special-use names, and by Routes. Otherwise the response is
 // REFUSED, even if the Cache has an answer.
 //
-// EDNS options of m are sent, except cookies, padding, keepalive and extended errors, which concern one connection. The
-// response then has the server's options and is not cached. An Exchanger with a method IgnoresOptions(), such as a
-// recursor.Resolver, gets no options. A server that does not understand EDNS is asked again without EDNS, thus without
-// DO, AD, CD and options.
+// EDNS options of m are sent, except cookies, padding, keepalive and extended errors. The response then has the
+// server's options and is not cached. An Exchanger with a method IgnoresOptions(), such as a recursor.Resolver, gets no
+// options. A server that does not understand EDNS is asked again without EDNS, options and the flags DO, AD and CD.
 //
 // As with dns.Client, a response with a failure code, such as SERVFAIL, is not an error. If the servers give no
 // response, the error is of type *Error and wraps the cause. If ctx ends first, the cause is the error of ctx, or the
 // cause with which ctx was cancelled.
 //
 // A message whose opcode is not QUERY, such as an update or a notification, is sent once and unchanged except for its
-// ID. It goes to the next server only if the connection to the previous one was refused or was impossible. If its
-// response is truncated, the response is returned without records.
+// ID. It goes to the next server only if the previous server cannot have received it, for example because the
+// connection was refused. If the response is truncated, it is returned without records.
 //
 // Zone transfers, signed messages (TSIG, SIG(0)) and queries with records other than OPT are errors. They are not sent.
 func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
@@ -431,8 +430,8 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 	return r, time.Since(start), nil
 }
 
-// Order determines the order in which a Client queries its Upstreams, and the targets of hedges. The zero value is
-// OrderAuto.
+// Order determines the order in which a Client queries its Upstreams, and to which of them it sends hedges. The zero
+// value is OrderAuto.
 type Order int
 
 // The orders.
@@ -467,13 +466,13 @@ func (o Order) validate() error {
 }
 
 // SpecialUse determines which special-use names (RFC 6761) a Client answers itself, without a query. These names have a
-// meaning only on one machine or in one network, or no meaning at all. Public servers have no answer, and should not
-// learn which clients ask for them. The zero value is SpecialUseLibrary, which answers localhost, invalid, onion and
-// alt.
+// meaning only on one machine or in one network, or no meaning at all. Public servers cannot answer them, and should
+// not learn which clients ask for them. The zero value is SpecialUseLibrary, which answers localhost, invalid, onion
+// and alt.
 //
-// A route in Client.Routes, except the route ".", has precedence. For example, "10.in-addr.arpa" with a nil Exchanger
-// sends questions about these addresses to the Upstreams. ExchangeContext with an address sends questions for all names
-// to the server there.
+// A route in Client.Routes, except the route ".", has precedence. For example, with the route "10.in-addr.arpa" and a
+// nil Exchanger, the servers are asked for the names of the addresses 10.0.0.0/8. ExchangeContext with an address asks
+// the server at this address for every name.
 type SpecialUse int8
 
 const (
@@ -487,7 +486,7 @@ const (
 	//   - local and the reverse zones of link-local addresses (RFC 6762),
 	//   - the reverse zones of other addresses without a public meaning (RFC 6303, RFC 7793).
 	//
-	// Programs must ask their server for these names, because it may know them.
+	// This value is for DNS servers. Other programs must ask their DNS server for these names, because it may know them.
 	SpecialUseForwarder
 
 	// SpecialUseOff asks the servers for every name.

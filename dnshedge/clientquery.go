@@ -7,8 +7,8 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// A clientQuery is a query that a program has sent to this process (ServeDNS or Server) and that waits for its answer.
-// It waits in a fairQueue, which limits the number of waiting queries.
+// A clientQuery is a query that a DNS client has sent to this process (ServeDNS or Server) and that waits for its
+// answer in a fairQueue.
 //
 // It is also the context of the exchange that answers the query. This context has no values. It ends when a newer query
 // displaces this query from the full queue.
@@ -19,12 +19,12 @@ type clientQuery struct {
 	queueEntry queuedQuery
 }
 
-// enqueueQuery adds a query of a DNS client to the queue l, and returns the query's entry in the queue. The caller must
-// then call answerQueuedQuery, which answers the query and removes the entry. If the queue is full, the oldest query of
-// the longest subqueue is cancelled.
+// enqueueQuery adds a query of a DNS client to the queue l, and returns the query. The caller must then call
+// answerQueuedQuery. subqueueKey selects the subqueue. It is the client's address, or the domain of the question.
 //
-// subqueueKey selects the subqueue. It is the client's address, or the domain of the question. The query is also
-// cancelled when ctx ends. ctx must have no values, because detachContext does not pass on the values of a clientQuery.
+// The end of ctx cancels the query. If the queue is full, enqueueQuery cancels the oldest query of the longest
+// subqueue, which may be the new query. ctx must have no values, because the exchange does not get them (see
+// detachContext).
 func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey string) *clientQuery {
 	w := &clientQuery{core: c, queue: l}
 	w.Begin(ctx, 0)
@@ -32,11 +32,11 @@ func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey strin
 	return w
 }
 
-// answerQueuedQuery answers the question q of the queued query w. It then removes w from its queue, and ends w as a
-// context. r is the answer, or an error.
+// answerQueuedQuery answers the question q of the queued query w, and returns the answer or an error in r. It then
+// removes w from its queue, and ends w, which is also a context.
 //
-// The calling goroutine may query the servers itself, which saves a goroutine. It then returns when the servers have
-// answered, even if w ends before. When stay ends, these queries are cancelled.
+// The calling goroutine may run the exchange with the servers itself. answerQueuedQuery then returns when the exchange
+// has ended, even if w was cancelled before. The end of the context stay cancels this exchange.
 //
 // displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
 func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r *result, displaced bool) {
@@ -49,8 +49,8 @@ func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r 
 	return r, displaced
 }
 
-// Cancel cancels the exchange of the query and counts the query as dropped. The fairQueue in which the query waits calls
-// it when a newer query displaces this query.
+// Cancel cancels the exchange of the query and counts the query as dropped. The fairQueue calls Cancel when a newer
+// query displaces this query.
 func (w *clientQuery) Cancel() {
 	w.InlineContext.Cancel()
 	w.core.count.dropped.Add(1)

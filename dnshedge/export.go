@@ -41,19 +41,20 @@ func (c *Client) Export(w io.Writer) error {
 	return nil
 }
 
-// Import reads the output of Export. It adds the latencies of servers that this Client has. If there is a Cache, it
-// adds answers that the Cache does not have. The time since the export counts against their TTLs, and MaxTTL and
-// MaxNegativeTTL of the Cache apply.
+// Import reads the output of Export. It adds the latencies of servers that this Client has too. With a Cache, it adds
+// answers to questions for which the Cache has no entry. The time since the export counts against their TTLs, and
+// MaxTTL and MaxNegativeTTL of the Cache apply.
 //
-// Import skips an answer whose source differs from the source that this Client would ask: other Upstreams, Fallback,
-// Exchanger, route or system servers, or another RebindFilter. The source does not matter for answers of Cache.Set.
-// Names that this Client answers from Hosts or by SpecialUse are also skipped.
+// Import skips an answer unless this Client would get it from the same source: the same Upstreams, Fallback, Exchanger,
+// route or system servers, with an equal RebindFilter if the filter applies. The source does not matter for answers of
+// Cache.Set. Import also skips names that this Client answers from Hosts or by SpecialUse.
 //
-// Two Exchangers are the same source if they have the same type, and their method Identity() string returns the same
-// string, which is not empty. A Client, a dnssec.Validator and a recursor.Resolver have that method.
+// Two Exchangers are the same source if they have the same type and their methods Identity() string return the same
+// string, which is not empty. A Client, a dnssec.Validator and a recursor.Resolver have this method.
 //
-// Import returns an error and changes nothing if the data is damaged, was not written by Export, or has another version
-// of the export format. The same holds for data that is larger than 64 MiB or older than a day.
+// Import returns an error and changes nothing if the data is damaged, larger than 64 MiB or older than a day, was not
+// written by Export, or has another version of the format. It also returns an error if a field of the Client is
+// invalid, or if the hosts file or the system's configuration cannot be read.
 func (c *Client) Import(r io.Reader) error {
 	core, err := c.init()
 	if err != nil {
@@ -116,11 +117,12 @@ func (c *Cache) encodeAnswers(now time.Time, limit int, client uint16) (b []byte
 	return b, n
 }
 
-// importState reads an export from r. It adds the latencies of servers that this Client has too, and the cached answers
-// that adoptOrigin accepts. The time from the export to now, the present time, counts against the TTLs.
+// importState reads an export from r at the present time now. It imports the latencies of servers that this Client has
+// too, and the cached answers that adoptOrigin accepts. The time since the export counts against the TTLs of the
+// answers.
 //
-// It returns an error and changes nothing if reading fails, or if the export is damaged, too old, too large or of
-// another version.
+// importState returns an error and changes nothing if reading fails, or if the export is damaged, of another version,
+// larger than 64 MiB (maxExport) or older than a day (decode.MaxAge).
 func (c *core) importState(r io.Reader, now time.Time) error {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -161,14 +163,15 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// adoptOrigin reports whether the answer e of an export may be imported. exported has the sources of the Client that
-// wrote the export, and own the sources of this Client.
+// adoptOrigin reports whether this Client may import e, an answer in an export. exported holds the sources of the
+// Client that wrote the export, and own holds the sources of this Client.
 //
-// The result is false if this Client would now answer the question from its hosts file or a special-use zone. Otherwise
-// it is true for an answer of Cache.Set. It is also true if this Client would query the same servers or Exchanger, by a
-// route for the same domain.
+// An answer to a question that this Client answers from its hosts file or a special-use zone is rejected. Any other
+// answer of Cache.Set is accepted. An answer of a Client is accepted if both Clients ask the same known servers or
+// Exchanger for it, by a route for the same domain or both without a route.
 //
-// In the last case adoptOrigin sets e.answerOrigin to the origin that this Client's own answer would have.
+// If adoptOrigin accepts an answer of a Client, it sets e.answerOrigin to the origin of an answer that this Client gets
+// now.
 func (c *core) adoptOrigin(e *entry, exported, own answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
@@ -195,12 +198,11 @@ func boolToByte(b bool) byte {
 	return 0
 }
 
-// decodeEntry reads one exported answer, and returns it as an entry for importEntries. It returns decode.ErrDamaged if
-// the data is invalid.
+// decodeEntry reads one exported answer from d, and returns it as an entry for adoptOrigin and importEntries. It
+// returns decode.ErrDamaged if the data is invalid.
 //
-// In the returned entry, the field stored is the answer's age at the export, and not the time when it was stored. The
-// field client is 0 for an answer of Cache.Set. For an answer of a Client it is 1, until adoptOrigin sets the number
-// of the importing Client.
+// In the returned entry, the field stored is the age of the answer at the export. The field client is 0 for an answer
+// of Cache.Set, and 1 for an answer of a Client. adoptOrigin replaces 1 by the number of the importing Client.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
@@ -233,10 +235,10 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 }
 
 // importEntries adds exported entries to the cache at the present time now. It skips entries that have been expired for
-// MaxStale or longer, and questions that the cache already has. passed is the time since the export.
+// MaxStale or longer, and questions for which the cache already has an entry. passed is the time since the export.
 //
-// On entry, the field stored of each entry must be the answer's age at the export, as decodeEntry sets it.
-// importEntries changes it to the time when the answer was stored.
+// At the call, the field stored of each entry must be the age of the answer at the export, as decodeEntry sets it.
+// importEntries changes the field to the time when the answer was stored.
 func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
 	at, limits := c.clock.timeSinceEpoch(now), c.ttlLimits()

@@ -130,11 +130,11 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// systemIdentity returns a string that identifies the operating system's DNS servers for all names at the time now, so
-// that Import can compare them. It returns "" if the system's configuration cannot be read.
+// systemIdentity returns a string that identifies the operating system's DNS servers for all names, so that Import can
+// compare them. It returns "" if the system's configuration cannot be read. now is the present time.
 //
-// For each domain with separate system servers, it adds a string for these servers to routes. The key is the domain, in
-// wire format and lower case.
+// For each domain with separate system servers, systemIdentity adds a string that identifies these servers to routes.
+// The key is the domain, in wire format and lower case.
 func (c *core) systemIdentity(now time.Time, routes map[string]string) string {
 	named, err := c.servers.system.DefaultServers(now)
 	if err != nil || named == nil {
