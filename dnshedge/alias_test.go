@@ -3,8 +3,11 @@ package dnshedge_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,4 +147,31 @@ func TestClientRemovesIgnoredOptionsFromAliasTargets(t *testing.T) {
 	assert.Equal(t, "192.0.2.1", addr(r))
 	assert.Len(t, e.asked, 1)
 	assert.Zero(t, e.options)
+}
+
+// aliasChain answers the name n.corp with an alias to (n-1).corp, and the name 0.corp with an address.
+type aliasChain struct{}
+
+func (aliasChain) ExchangeContext(_ context.Context, m *dns.Msg, _ string) (*dns.Msg, time.Duration, error) {
+	label, _, _ := strings.Cut(m.Question[0].Name, ".")
+	n, err := strconv.Atoi(label)
+	if err != nil || n == 0 {
+		return dnstest.Answer(dnstest.Query{Msg: m}, "3600 A 192.0.2.1"), 0, err
+	}
+	r := dnstest.Answer(dnstest.Query{Msg: m}, fmt.Sprintf("3600 CNAME %d.corp.", n-1))
+	r.Authoritative, r.RecursionAvailable = true, false
+	return r, 0, nil
+}
+
+func TestClientFollows16AliasTargets(t *testing.T) {
+	c := &dnshedge.Client{Exchanger: named1("x"), Routes: map[string]dnshedge.Exchanger{"corp": aliasChain{}}}
+	defer c.Close()
+	r, _, err := c.Exchange(question("16.corp.", dns.TypeA), "")
+	require.NoError(t, err)
+	assert.Equal(t, dns.RcodeSuccess, r.Rcode)
+	assert.Equal(t, "192.0.2.1", addr(r))
+	assert.Len(t, r.Answer, 17)
+	r, _, err = c.Exchange(question("17.corp.", dns.TypeA), "")
+	require.NoError(t, err)
+	assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
 }

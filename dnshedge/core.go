@@ -811,7 +811,7 @@ func (c *core) followAliases(ctx context.Context, q question, r *result, from *a
 				return newAliasFailure(q)
 			}
 		}
-		if asked = append(asked, next.Query); len(asked) > maxTargets {
+		if asked = append(asked, next.Query); len(asked) > 1+maxTargets { // q and its targets
 			return newAliasFailure(q)
 		}
 		more := c.answerLocally(ctx, next)
