@@ -235,7 +235,8 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 }
 
 // importEntries adds exported entries to the cache at the present time now. It skips entries that have been expired for
-// MaxStale or longer, and questions for which the cache already has an entry. passed is the time since the export.
+// MaxStale or longer, answers that the cache would not store, and questions that the cache already has. passed is the
+// time since the export.
 //
 // At the call, the field stored of each entry must be the age of the answer at the export, as decodeEntry sets it.
 // importEntries changes the field to the time when the answer was stored.
@@ -245,7 +246,7 @@ func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.T
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
 		e.ttl = min(e.ttl, e.LimitTTLs(limits))
-		if !c.canServeStale(e, at) {
+		if e.ttl == 0 || !c.canServeStale(e, at) {
 			continue
 		}
 		key := append(append([]byte(nil), e.Question()...), e.keyBits)

@@ -80,6 +80,31 @@ func TestExportWithOldLatenciesCanBeImported(t *testing.T) {
 	})
 }
 
+// An answer that the importing Client would not cache must not be served, even if the servers fail (MaxStale).
+func TestImportSkipsAnswersThatCacheDoesNotStore(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c, s := cached(l, new(dnshedge.Cache), func(q dnstest.Query) dnstest.Reply {
+			if q.Question[0].Name == "no.example." {
+				return dnstest.Reply{Msg: dnstest.Negative(q, dns.RcodeNameError, 600, 600)}
+			}
+			return dnstest.Reply{Msg: dnstest.Answer(q, "600 A 192.0.2.1")}
+		})
+		l.must(c, "no.example.")
+		l.must(c, "yes.example.")
+		var file bytes.Buffer
+		require.NoError(t, c.Export(&file))
+		again := off()
+		again.Cache = &dnshedge.Cache{MaxNegativeTTL: -1}
+		l.client(again, l.up("udp", "a"))
+		require.NoError(t, again.Import(&file))
+		s.Close()
+		r, _ := l.must(again, "yes.example.")
+		assert.Equal(t, "192.0.2.1", addr(r))
+		_, _, err := l.ask(again, "no.example.")
+		require.Error(t, err)
+	})
+}
+
 // exported returns a Client with one cached answer, and the export of that Client.
 func exported(t *testing.T) (*dnshedge.Client, []byte) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
