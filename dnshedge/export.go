@@ -41,9 +41,9 @@ func (c *Client) Export(w io.Writer) error {
 	return nil
 }
 
-// Import reads the output of Export. It adds the latencies of servers that this Client has too. With a Cache, it adds
-// answers to questions for which the Cache has no entry. The time since the export counts against their TTLs, and
-// MaxTTL and MaxNegativeTTL of the Cache apply.
+// Import reads the output of Export. It adds the latencies of servers that this Client has. If there is a Cache, it
+// adds answers that the Cache does not have. The time since the export counts against their TTLs. MaxTTL and
+// MaxNegativeTTL of the Cache apply, and MinTTL does not.
 //
 // Import skips an answer unless this Client would get it from the same source: the same Upstreams, Fallback, Exchanger,
 // route or system servers, with an equal RebindFilter if the filter applies. The source does not matter for answers of
@@ -243,6 +243,7 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) {
 	c.init()
 	at, limits := c.clock.timeSinceEpoch(now), c.ttlLimits()
+	limits.Min = 0 // a raised TTL would outlast the entry
 	for _, e := range entries {
 		e.stored = at - e.stored - passed
 		e.ttl = min(e.ttl, e.LimitTTLs(limits))

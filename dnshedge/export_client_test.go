@@ -105,6 +105,27 @@ func TestImportSkipsAnswersThatCacheDoesNotStore(t *testing.T) {
 	})
 }
 
+func TestImportShowsRemainingTTLDespiteMinTTL(t *testing.T) {
+	bubble(t, func(l *lab) {
+		c, s := cached(l, new(dnshedge.Cache), with("60 A 192.0.2.1"))
+		l.must(c, "x.example.")
+		var file bytes.Buffer
+		require.NoError(t, c.Export(&file))
+		time.Sleep(10 * time.Second)
+		again := off()
+		again.Cache = &dnshedge.Cache{MinTTL: 5 * time.Minute}
+		l.client(again, l.up("udp", "a"))
+		require.NoError(t, again.Import(&file))
+		r, _ := l.must(again, "x.example.")
+		assert.LessOrEqual(t, ttl(r), uint32(50))
+		assert.EqualValues(t, 1, s.Queries.Load())
+		time.Sleep(50 * time.Second)
+		r, _ = l.must(again, "x.example.")
+		assert.EqualValues(t, 300, ttl(r), "a new answer")
+		assert.EqualValues(t, 2, s.Queries.Load())
+	})
+}
+
 // exported returns a Client with one cached answer, and the export of that Client.
 func exported(t *testing.T) (*dnshedge.Client, []byte) {
 	c := &dnshedge.Client{Cache: new(dnshedge.Cache), Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
