@@ -14,8 +14,8 @@ import (
 // cannot be read, the result has only Fallback.
 //
 // It returns nil if Exchanger is set, if a field or the name is invalid, or if the file Hosts cannot be read. It also
-// returns nil for a name in a domain of Routes, or in a domain for which the operating system has separate servers: no
-// other server may see these names.
+// returns nil for a name that Routes sends to an Exchanger, or in a domain for which the operating system has separate
+// servers: no other server may see these names.
 //
 // A dnssec.Validator queries these servers in turn when an answer is bogus.
 func (c *Client) Addresses(name string) []string {
@@ -28,7 +28,7 @@ func (c *Client) Addresses(name string) []string {
 		return nil
 	}
 	s := core.servers
-	if core.findDomainRoute(q).domainLen > 0 {
+	if core.findDomainRoute(q).isRouted {
 		return nil
 	}
 	var all []string

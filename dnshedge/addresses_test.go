@@ -27,7 +27,9 @@ func TestAddressesReturnsServersThatAreAsked(t *testing.T) {
 	}{
 		{&dnshedge.Client{Upstreams: []dnshedge.Upstream{up("192.0.2.1"), up("tls://192.0.2.2#dns.example")}, Fallback: []dnshedge.Upstream{up("tcp://192.0.2.3")}}, "example",
 			[]string{"udp://192.0.2.1:53", "tls://192.0.2.2:853#dns.example", "tcp://192.0.2.3:53"}},
-		{&dnshedge.Client{Upstreams: []dnshedge.Upstream{up("192.0.2.1")}, Routes: map[string]dnshedge.Exchanger{"corp.example": nil, "local.example": new(dnshedge.Client)}}, "www.corp.example.", nil},
+		{&dnshedge.Client{Upstreams: []dnshedge.Upstream{up("192.0.2.1")}, Routes: map[string]dnshedge.Exchanger{"corp.example": nil, "local.example": new(dnshedge.Client)}}, "www.corp.example.", []string{"udp://192.0.2.1:53"}},
+		{&dnshedge.Client{Upstreams: []dnshedge.Upstream{up("192.0.2.1")}, Routes: map[string]dnshedge.Exchanger{"example": new(dnshedge.Client), "corp.example": nil}}, "www.corp.example.", []string{"udp://192.0.2.1:53"}},
+		{&dnshedge.Client{Upstreams: []dnshedge.Upstream{up("192.0.2.1")}, Routes: map[string]dnshedge.Exchanger{"corp.example": nil, "www.corp.example": new(dnshedge.Client)}}, "www.corp.example.", nil},
 		{&dnshedge.Client{Upstreams: []dnshedge.Upstream{up("192.0.2.1")}, Routes: map[string]dnshedge.Exchanger{"local.example": new(dnshedge.Client)}}, "www.local.example.", nil},
 		{&dnshedge.Client{Upstreams: []dnshedge.Upstream{up("192.0.2.1")}, Routes: map[string]dnshedge.Exchanger{"local.example": new(dnshedge.Client)}}, "example.", []string{"udp://192.0.2.1:53"}},
 		{&dnshedge.Client{Exchanger: new(dnshedge.Client)}, "example.", nil},

@@ -34,7 +34,7 @@ func TestClientAsksSystemServersOfDomain(t *testing.T) {
 				r := new(dns.Msg)
 				r.SetRcode(m, dns.RcodeRefused)
 				return r
-			})},
+			}), "corp.example": nil},
 		})
 		require.NoError(t, dnshedge.AskScutil(c, func() (string, error) { return out, err }))
 		answers := func(want map[string]string) {
@@ -49,6 +49,10 @@ func TestClientAsksSystemServersOfDomain(t *testing.T) {
 			"xcorp.example.": "192.0.2.1", "example.": "192.0.2.1",
 			"public.corp.example.": "", // Routes count more
 		})
+		assert.Len(t, c.Addresses("example."), 1)
+		for _, name := range []string{"x.test.", "x.corp.example.", "public.corp.example."} {
+			assert.Nil(t, c.Addresses(name), name)
+		}
 
 		// The question must not go to other servers if there is no response.
 		out, err = "", errors.New("busy")
