@@ -673,9 +673,17 @@ func (c *core) findSystemServers() []*system.Servers {
 	return f.servers
 }
 
-// currentOrigin returns the origin with which an answer to q is cached: this Client's number in the Cache, the length
-// of the domain of q's route, and the generation of the operating system's servers. The generation is a number that
-// changes with these servers. It is 0 if q cannot reach them.
+// isInLoop reports whether the Client is asked by its own Exchanger or by an Exchanger in its Routes, directly or
+// through other Clients and Exchangers with a method Unwrap.
+func (c *core) isInLoop() bool {
+	f := systemServerFinder{visited: make(map[*Client]bool)}
+	f.visitClient(c.servers)
+	return f.visited[c.conf]
+}
+
+// currentOrigin returns the origin with which an answer to q is cached. It consists of the Client's number in the
+// Cache, the length of the domain of q's route, and the generation of the operating system's servers. The generation is
+// a number that changes with these servers. It is 0 if none of them may be queried for q.
 //
 // The caller must call currentOrigin before it queries the servers, because the system's servers may change meanwhile.
 func (c *core) currentOrigin(q question) (from answerOrigin) {

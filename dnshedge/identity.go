@@ -20,8 +20,8 @@ import (
 // accepts the answers of one for the other. An empty Identity means that the source is unknown.
 type identifier interface{ Identity() string }
 
-// maxIdentifying limits the running calls of Client.Identity for one Client, so that they end if Clients refer to each
-// other.
+// maxIdentifying limits the running calls of Client.Identity for one Client. Otherwise they would not end if Clients
+// refer to each other through Exchangers without a method Unwrap, which isInLoop does not find.
 const maxIdentifying = 32
 
 // Identity returns a string that represents the sources of the Client's answers: its servers or Exchanger, and its
@@ -32,7 +32,7 @@ const maxIdentifying = 32
 // empty if a field is invalid, or if Clients refer to each other.
 func (c *Client) Identity() string {
 	core, err := c.getCore()
-	if err != nil {
+	if err != nil || core.isInLoop() {
 		return ""
 	}
 	defer core.identifying.Add(-1)

@@ -2,6 +2,7 @@ package dnshedge_test
 
 import (
 	"bytes"
+	"io"
 	"sync"
 	"testing"
 	"time"
@@ -136,6 +137,30 @@ func TestIdentityAllowsConcurrentCalls(t *testing.T) {
 		wg.Wait()
 		assert.NotEmpty(t, c.Identity())
 	})
+}
+
+// With several routes each, the number of paths through the Clients grows exponentially with their length.
+func TestIdentityEndsForMutualClientsWithSeveralRoutes(t *testing.T) {
+	a, b := new(dnshedge.Client), new(dnshedge.Client)
+	a.Upstreams = []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}
+	b.Upstreams = a.Upstreams
+	a.Routes = map[string]dnshedge.Exchanger{"b": b, "10.in-addr.arpa": &dnssec.Validator{Exchanger: b, Trust: dnssec.Trust{Off: true}}}
+	b.Routes = map[string]dnshedge.Exchanger{"a": a, "168.192.in-addr.arpa": a}
+	outer := &dnshedge.Client{Exchanger: a, Cache: new(dnshedge.Cache)}
+	for _, c := range []*dnshedge.Client{a, b, outer} {
+		defer c.Close()
+	}
+	done := make(chan error, 1)
+	go func() { done <- outer.Export(io.Discard) }()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "Export does not end")
+	}
+	for _, c := range []*dnshedge.Client{a, b, outer} {
+		assert.Empty(t, c.Identity())
+	}
 }
 
 func TestIdentityIsEmptyForMutualClients(t *testing.T) {
