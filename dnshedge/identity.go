@@ -21,8 +21,9 @@ import (
 type identifier interface{ Identity() string }
 
 // maxIdentifying limits the running calls of Client.Identity for one Client. Otherwise they would not end if Clients
-// refer to each other through Exchangers without a method Unwrap, which isInLoop does not find.
-const maxIdentifying = 32
+// refer to each other through Exchangers without a method Unwrap, which isInLoop does not find. Concurrent calls count
+// as well as nested ones, so the limit is high.
+const maxIdentifying = 1000
 
 // Identity returns a string that represents the sources of the Client's answers: its servers or Exchanger, and its
 // Routes, RebindFilter, Hosts and SpecialUse. Clients with the same non-empty Identity give the same answers. Import

@@ -131,11 +131,14 @@ func TestIdentityAllowsConcurrentCalls(t *testing.T) {
 		c := &dnshedge.Client{Exchanger: new(slowIdentity)}
 		defer c.Close()
 		var wg sync.WaitGroup
-		for range 100 { // three times as many as may be under way
+		for range 3000 { // three times as many as may be under way
 			wg.Go(func() { c.Identity() })
 		}
 		wg.Wait()
-		assert.NotEmpty(t, c.Identity())
+		for range 1000 {
+			wg.Go(func() { assert.NotEmpty(t, c.Identity()) })
+		}
+		wg.Wait()
 	})
 }
 
@@ -164,12 +167,17 @@ func TestIdentityEndsForMutualClientsWithSeveralRoutes(t *testing.T) {
 }
 
 func TestIdentityIsEmptyForMutualClients(t *testing.T) {
-	a, b := new(dnshedge.Client), new(dnshedge.Client)
-	a.Upstreams = []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}
-	b.Upstreams = a.Upstreams
-	a.Routes, b.Routes = map[string]dnshedge.Exchanger{"b": b}, map[string]dnshedge.Exchanger{"a": a}
-	defer a.Close()
-	defer b.Close()
-	assert.Empty(t, a.Identity())
+	for name, wrap := range map[string]func(*dnshedge.Client) dnshedge.Exchanger{
+		"direct":         func(c *dnshedge.Client) dnshedge.Exchanger { return c },
+		"without Unwrap": func(c *dnshedge.Client) dnshedge.Exchanger { return struct{ *dnshedge.Client }{c} },
+	} {
+		a, b := new(dnshedge.Client), new(dnshedge.Client)
+		a.Upstreams = []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}
+		b.Upstreams = a.Upstreams
+		a.Routes, b.Routes = map[string]dnshedge.Exchanger{"b": wrap(b)}, map[string]dnshedge.Exchanger{"a": wrap(a)}
+		defer a.Close()
+		defer b.Close()
+		assert.Empty(t, a.Identity(), name)
+	}
 	assert.Equal(t, new(recursor.Resolver).Identity(), new(recursor.Resolver).Identity())
 }
