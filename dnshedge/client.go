@@ -291,15 +291,18 @@ func (c *Client) init() (*core, error) {
 // Validate returns nil if the Client can be used. Otherwise it returns an error that names the invalid field or the
 // unreadable hosts file. It sends nothing. It also validates the Exchanger and the Exchangers in Routes that are
 // Clients or have a Validate method. A Server calls it before it serves.
+//
+// An Exchanger that asks this Client in turn is not validated, unless it is a Client.
 func (c *Client) Validate() error {
-	if _, err := c.init(); err != nil {
+	core, err := c.init()
+	if err != nil {
 		return err
 	}
-	if err := validateExchanger("Exchanger", c.Exchanger); err != nil {
+	if err := core.validateExchanger("Exchanger", c.Exchanger); err != nil {
 		return err
 	}
 	for _, domain := range slices.Sorted(maps.Keys(c.Routes)) {
-		if err := validateExchanger(fmt.Sprintf("Routes[%q]", domain), c.Routes[domain]); err != nil {
+		if err := core.validateExchanger(fmt.Sprintf("Routes[%q]", domain), c.Routes[domain]); err != nil {
 			return err
 		}
 	}
@@ -309,17 +312,18 @@ func (c *Client) Validate() error {
 // validateExchanger returns an error if e, the Exchanger in a field of a Client, is invalid. field is the name of the
 // field, for the error.
 //
-// A Client is valid if its fields are valid and its hosts file is readable. The Exchangers in its fields are not
-// validated, because Clients may refer to each other. Another Exchanger is invalid only if it has a method Validate
-// that returns an error. A nil e is valid.
-func validateExchanger(field string, e Exchanger) (err error) {
+// If e is a Client, the Exchangers that e asks are not validated. If e has a method Validate and asks this Client, e is
+// not validated either. The validation would never end for two Clients that refer to each other.
+func (c *core) validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:
 		if e != nil {
 			_, err = e.init()
 		}
 	case interface{ Validate() error }:
-		err = e.Validate()
+		if !c.isAskedBy(e) {
+			err = e.Validate()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("dnshedge: Client.%s: %w", field, err)

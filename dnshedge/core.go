@@ -681,6 +681,14 @@ func (c *core) isInLoop() bool {
 	return f.visited[c.conf]
 }
 
+// isAskedBy reports whether the Exchanger e asks this Client, directly or through other Clients and Exchangers with a
+// method Unwrap. e has the type any, so that it may be an interface with one of the optional methods.
+func (c *core) isAskedBy(e any) bool {
+	f := systemServerFinder{visited: make(map[*Client]bool)}
+	f.visitExchanger(e)
+	return f.visited[c.conf]
+}
+
 // currentOrigin returns the origin with which an answer to q is cached. It consists of the Client's number in the
 // Cache, the length of the domain of q's route, and the generation of the operating system's servers. The generation is
 // a number that changes with these servers. It is 0 if none of them may be queried for q.

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/dnssec"
 	"github.com/gohedge/hedge/internal/dnstest"
 	"github.com/gohedge/hedge/internal/doubles"
 )
@@ -503,6 +504,25 @@ func TestServerRejectsInvalidClient(t *testing.T) {
 	both := &dnshedge.Client{Upstreams: []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}}
 	both.Routes = map[string]dnshedge.Exchanger{"a.example": both, "b.example": nil, "c.example": (*dnshedge.Client)(nil)}
 	assert.NoError(t, both.Validate())
+}
+
+// Clients may ask each other through Validators, for different domains.
+func TestClientValidateEndsForMutualClients(t *testing.T) {
+	a, b := new(dnshedge.Client), new(dnshedge.Client)
+	a.Upstreams = []dnshedge.Upstream{{Addr: "192.0.2.1:53"}}
+	b.Upstreams = a.Upstreams
+	validator := func(c *dnshedge.Client) *dnssec.Validator {
+		return &dnssec.Validator{Exchanger: c, Trust: dnssec.Trust{Off: true}}
+	}
+	a.Routes = map[string]dnshedge.Exchanger{"b.example": validator(b)}
+	b.Routes = map[string]dnshedge.Exchanger{"a.example": validator(a), "c.example": invalid{}}
+	outer := &dnshedge.Client{Exchanger: validator(a)}
+	for _, c := range []*dnshedge.Client{a, b, outer} {
+		defer c.Close()
+	}
+	assert.NoError(t, a.Validate())
+	assert.NoError(t, outer.Validate())
+	assert.ErrorContains(t, b.Validate(), `Client.Routes["c.example"]: Limits`)
 }
 
 // stuck is a net.Conn whose Close blocks until the test permits it.
