@@ -151,15 +151,17 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	if d == nil || len(d) > 0 {
 		return decode.ErrDamaged
 	}
+	upstreams, answers := 0, 0
 	for _, l := range learned {
 		if s := c.servers.pool.FindServer(l.Name); s != nil {
 			s.MergeLatencies(l)
+			upstreams++
 		}
 	}
 	if cache != nil {
-		cache.importEntries(entries, passed, now)
+		answers = cache.importEntries(entries, passed, now)
 	}
-	c.log.Log(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", len(learned)), slog.Int("answers", len(entries)))
+	c.log.Log(slog.LevelInfo, "imported what was learned", slog.Int("upstreams", upstreams), slog.Int("answers", answers))
 	return nil
 }
 
@@ -236,11 +238,11 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 
 // importEntries adds exported entries to the cache at the present time now. It skips entries that have been expired for
 // MaxStale or longer, answers that the cache would not store, and questions that the cache already has. passed is the
-// time since the export.
+// time since the export. It returns the number of added entries.
 //
-// At the call, the field stored of each entry must be the age of the answer at the export, as decodeEntry sets it.
-// importEntries changes the field to the time when the answer was stored.
-func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) {
+// On entry, the field stored of each entry must be the answer's age at the export, as decodeEntry sets it.
+// importEntries changes it to the time when the answer was stored.
+func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) (added int) {
 	c.init()
 	at, limits := c.clock.timeSinceEpoch(now), c.ttlLimits()
 	limits.Min = 0 // a raised TTL would outlast the entry
@@ -254,6 +256,9 @@ func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.T
 		if e.keyBits&wire.KeyNameError != 0 {
 			wire.SetNameErrorType(key)
 		}
-		c.store.SetIfAbsent(maphash.Bytes(c.seed, key), e)
+		if _, isNew := c.store.SetIfAbsent(maphash.Bytes(c.seed, key), e); isNew {
+			added++
+		}
 	}
+	return added
 }
