@@ -41,9 +41,9 @@ func (c *Client) Export(w io.Writer) error {
 	return nil
 }
 
-// Import reads the output of Export. It adds the latencies of servers that this Client has. If there is a Cache, it
-// adds answers that the Cache does not have. The time since the export counts against their TTLs. MaxTTL and
-// MaxNegativeTTL of the Cache apply, and MinTTL does not.
+// Import reads the output of Export. It adds the latencies of servers that this Client has too. With a Cache, it adds
+// answers to questions for which the Cache has no entry. The time since the export counts against their TTLs. MaxTTL
+// and MaxNegativeTTL of the Cache apply, and MinTTL does not.
 //
 // Import skips an answer unless this Client would get it from the same source: the same Upstreams, Fallback, Exchanger,
 // route or system servers, with an equal RebindFilter if the filter applies. The source does not matter for answers of
@@ -237,11 +237,11 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 }
 
 // importEntries adds exported entries to the cache at the present time now. It skips entries that have been expired for
-// MaxStale or longer, answers that the cache would not store, and questions that the cache already has. passed is the
-// time since the export. It returns the number of added entries.
+// MaxStale or longer, answers that the cache would not store, and questions for which the cache already has an entry.
+// passed is the time since the export. It returns the number of added entries.
 //
-// On entry, the field stored of each entry must be the answer's age at the export, as decodeEntry sets it.
-// importEntries changes it to the time when the answer was stored.
+// At the call, the field stored of each entry must be the age of the answer at the export, as decodeEntry sets it.
+// importEntries changes the field to the time when the answer was stored.
 func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) (added int) {
 	c.init()
 	at, limits := c.clock.timeSinceEpoch(now), c.ttlLimits()
