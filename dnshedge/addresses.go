@@ -11,13 +11,15 @@ import (
 
 // Addresses returns the servers that the Client queries for a name, as addresses for ExchangeContext. They are
 // Upstreams, or the operating system's servers if Upstreams is empty, followed by Fallback. If the system's servers
-// cannot be read, the result has only Fallback.
+// cannot be read, the result has only Fallback. A dnssec.Validator queries these servers in turn when an answer is
+// bogus.
 //
-// It returns nil if Exchanger is set, if a field or the name is invalid, or if the file Hosts cannot be read. It also
-// returns nil for a name that Routes sends to an Exchanger, or in a domain for which the operating system has separate
-// servers: no other server may see these names.
+// The result is nil if one of these conditions holds:
 //
-// A dnssec.Validator queries these servers in turn when an answer is bogus.
+//   - Exchanger is set;
+//   - a field or the name is invalid, or the file Hosts cannot be read;
+//   - the name is in a domain of Routes, or in a domain for which the operating system has separate servers. No other
+//     server may see this name.
 func (c *Client) Addresses(name string) []string {
 	core, err := c.init()
 	if err != nil || c.Exchanger != nil {

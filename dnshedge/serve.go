@@ -13,31 +13,31 @@ import (
 
 var _ dns.Handler = (*Client)(nil)
 
-// ServeDNS answers the message r of a DNS client, so that a Client is a dns.Handler. If it has no answer, the response
+// ServeDNS answers the message r of a DNS client and writes the response to w, so that a Client is a dns.Handler. Call
+// Validate before serving, to find an invalid field or an unreadable hosts file. If there is no answer, the response
 // code is:
 //
 //   - SERVFAIL, with an extended error (RFC 8914), if no server responds, too many questions wait, or the Client has an
 //     invalid field or cannot read its hosts file;
 //   - NOTIMP if the opcode is not QUERY;
-//   - FORMERR if r is malformed, has not exactly one question, has records other than OPT, or asks for a type that no
-//     data can have (RFC 6895);
+//   - FORMERR if r is malformed, has not exactly one question, has records other than OPT in a section after the
+//     question, or asks for a type that no data can have (RFC 6895);
 //   - BADVERS for another EDNS version than 0 (RFC 6891);
 //   - REFUSED for zone transfers and signed messages (TSIG, SIG(0)).
 //
 // Over UDP, a response is truncated if it is longer than the client accepts, or longer than 1232 bytes (RFC 9715). If w
 // is a dns.ConnectionStater with a TLS state, responses to queries with EDNS are padded (RFC 8467).
 //
-// At most twice MaxInFlight questions wait at a time over UDP, and as many over streams, including questions that are
-// equal. When one more question comes, a waiting question gets SERVFAIL.
+// At most twice MaxInFlight questions wait at a time over UDP, and as many over other protocols. Equal questions count
+// separately. When one more question arrives, a waiting question gets SERVFAIL:
 //
-// Over UDP it is the oldest question of the domain with the most questions. The domain of a question is the last two
-// labels of its name. Over other protocols, where addresses cannot be forged, it is the oldest question of the client
-// with the most questions.
+//   - over UDP, the oldest question of the domain with the most waiting questions, where a domain is the last two
+//     labels of a name;
+//   - over other protocols, the oldest question of the client with the most waiting questions, where a client is an
+//     IPv4 address or an IPv6 /64 network.
 //
-// Call Validate before serving, to find an invalid field or an unreadable hosts file.
-//
-// The response is written with w.Write if w is a dns.Server's own writer. Otherwise it is written with w.WriteMsg,
-// which middleware overrides.
+// ServeDNS calls w.Write if w is a dns.ConnectionStater, as the writer of a dns.Server is, or if package dns cannot
+// unpack the response. In all other cases it calls w.WriteMsg, the method that middleware overrides.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	p := messageBuffers.Get().(*messageBuffer)
 	q, limit := (*wire.Query)(nil), 0
@@ -66,7 +66,7 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// A messageBuffer is memory for a query or its response in wire format, which a pool reuses.
+// A messageBuffer is reusable memory for a parsed query (q) and for a response in wire format (b).
 type messageBuffer struct {
 	q wire.Query
 	b []byte
@@ -77,8 +77,7 @@ var messageBuffers = sync.Pool{New: func() any { return &messageBuffer{b: make([
 // appendResponse answers the message r of a DNS client, if an error code or a cached answer suffices. It appends the
 // response in wire format to b, and returns the extended slice as out, and a nil ask.
 //
-// Otherwise ask is the question that the caller must answer, and out is b. limit is then the maximum length of the
-// response in bytes.
+// Otherwise the caller must answer the question ask with at most limit bytes, and out is b.
 //
 // q is memory for the parsed query, which the caller may reuse after the call. w is only used for the client's address.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {

@@ -49,9 +49,9 @@ const (
 	Ignore                // there is no response; over a stream the connection is closed
 )
 
-// Server answers DNS clients with the answers of a Client. It does the same as a dns.Server whose handler is
-// Client.ServeDNS, but an answer from the cache costs a quarter of the time. It reads and writes datagrams in batches
-// (on Linux), does not unpack messages, and starts no goroutine for such an answer.
+// Server answers DNS clients with the answers of a Client. It can replace a dns.Server whose handler is
+// Client.ServeDNS, and needs a quarter of the time for an answer from the cache. It reads and writes datagrams in
+// batches (on Linux), does not unpack messages, and starts no goroutine for a cached answer.
 //
 //	s := &dnshedge.Server{Client: c}
 //	pc, err := net.ListenPacket("udp", ":53")
@@ -72,12 +72,13 @@ type Server struct {
 	// only that connection. If Admit panics, there is no response. Nil: all queries are answered.
 	Admit func(client net.Addr) Verdict
 
-	// MaxConns limits the open connections. Zero: 1000. Negative: no limit. A client is an IPv4 address, or an IPv6 /64
+	// MaxConns limits the open connections. Zero: 1000. Negative: no limit. At the limit, a new connection takes the
+	// place of a connection of the client with the most connections. A client is an IPv4 address or an IPv6 /64
 	// network.
 	//
-	// When another connection arrives, the client with the most connections loses a connection: the connection that has
-	// been idle for the longest. If all its connections are in use, no more questions are read from one of them, which
-	// is closed after its answers. Until then up to an eighth more connections may be open.
+	// The connection that has been idle for the longest is closed. If all of that client's connections are in use, no
+	// more questions are read from one of them, and it is closed after its answers. Until then up to an eighth more
+	// connections may be open.
 	//
 	// If the new connection belongs to that client itself, and all the client's connections are in use, the new
 	// connection is closed at once.
@@ -159,16 +160,13 @@ func (s *Server) registerCloser(c io.Closer, listens bool) bool {
 	return true
 }
 
-// unregisterCloser undoes registerCloser and closes c, a socket, listener or connection that is no longer served.
-// listens is true for a listener or UDP socket, and false for a connection of a client, as in the call of
-// registerCloser.
-//
-// mu is not held while c is closed, because a client can delay the closing of a TLS connection.
+// unregisterCloser undoes registerCloser and closes c. listens must have the same value as in the call of
+// registerCloser. The caller must not hold mu.
 func (s *Server) unregisterCloser(c io.Closer, listens bool) {
 	s.mu.Lock()
 	delete(s.open, c)
 	s.mu.Unlock()
-	_ = c.Close()
+	_ = c.Close() // without mu, because a client can delay the closing of a TLS connection
 	if !listens {
 		s.wg.Done()
 	}
@@ -184,10 +182,10 @@ type handledMessage struct {
 }
 
 // handleMessage parses a client's message m, and decides whether to reply at once, to ignore m, or to query the
-// servers. An error code or a cached answer is appended to b as the reply, in wire format.
+// servers. If an error code or a cached answer suffices, it appends the reply to b, in wire format.
 //
-// The reply has at most limit bytes. A limit below wire.MaxMsg means that m is a datagram. Then the reply has at most
-// as many bytes as the client accepts.
+// limit is the maximum length of the reply in bytes. If it is below wire.MaxMsg, m is a datagram, and the reply is no
+// longer than the client accepts either.
 //
 // from is the client's address. q is memory for the parsed query, which the caller may reuse after the call.
 func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
@@ -245,9 +243,10 @@ func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 	return s.Admit(from)
 }
 
-// appendHeaderOnlyResponse appends a response with the given response code and without a question section to b. It is
-// for a message m whose question cannot be parsed, or whose opcode is not QUERY. The response has an OPT record if m
-// has one (RFC 6891 §6.1.1), with the same DO bit (RFC 3225 §3).
+// appendHeaderOnlyResponse appends to b, in wire format, a response to m with the response code rcode and without a
+// question section. It is for a message whose question cannot be parsed, or whose opcode is not QUERY.
+//
+// If m has an OPT record, the response has an OPT record with the same DO bit (RFC 6891 §6.1.1, RFC 3225 §3).
 func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 	b = append(b, m[0], m[1], 0x80|m[2]&0x79, rcode)
 	b = append(b, make([]byte, wire.HeaderLen-4)...)
@@ -260,18 +259,20 @@ func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 	return b
 }
 
-// ServePacket answers the datagrams that pc receives, until Shutdown. Then it returns ErrServerClosed, and Shutdown
-// closes pc. It also returns an error if the Server is invalid, and then closes pc, or if pc was closed. After other
-// errors of pc it continues.
+// ServePacket answers the datagrams that pc receives. After Shutdown it returns ErrServerClosed, and Shutdown closes pc
+// after the last response.
 //
-// Several sockets of one address (SO_REUSEPORT) may be served at a time, so that each uses a processor of its own.
+// If the Server is invalid, ServePacket closes pc and returns an error. It also returns an error if pc is closed by its
+// owner. After other read errors it continues.
+//
+// It may be called for several sockets at a time. Sockets with the same address (SO_REUSEPORT) use several processors.
 //
 // On Linux a response is sent from the address that received the query, even if pc listens on all addresses. On other
-// systems, listen on each address.
+// systems, use one socket for each address.
 //
-// At most twice Client.MaxInFlight questions wait at a time, including questions that are equal. When one more question
-// comes, the oldest question of the domain with the most questions gets no response. The domain of a question is the
-// last two labels of its name.
+// At most twice Client.MaxInFlight questions of all sockets wait at a time. Equal questions count separately. When one
+// more question arrives, the oldest question of the domain with the most waiting questions gets no response. The domain
+// of a question is the last two labels of its name.
 func (s *Server) ServePacket(pc net.PacketConn) error {
 	if err := s.startServing(pc); err != nil {
 		return err
@@ -313,11 +314,12 @@ func (s *Server) servePackets(pc net.PacketConn) error {
 	}
 }
 
-// answerPacket answers the question of a datagram in a goroutine that Shutdown waits for, and calls write with the
-// response. If the queue of waiting questions is full, one waiting question gets no response: the oldest question of
-// the domain with the most questions. The domain is the last two labels of the name.
+// answerPacket answers q, the question of a datagram, in a new goroutine, and passes the response to write. write must
+// not keep b. Shutdown waits for the goroutine. If Shutdown already waits for the last answers, answerPacket does
+// nothing.
 //
-// After Shutdown has stopped the reading of datagrams, answerPacket does nothing.
+// If too many questions wait, the oldest question of the domain with the most waiting questions gets no response. The
+// domain of a question is the last two labels of its name.
 func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -390,8 +392,9 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 	}
 }
 
-// replyControlMessage returns the control message that makes the kernel send a response from the address to which the
-// query was sent. oob is the control message of the query. The result is nil if oob has no such address.
+// replyControlMessage returns the control message (IP_PKTINFO or IPV6_PKTINFO) for a response, by which the kernel
+// sends the response from the address to which the query was sent. oob is the control message that came with the query.
+// The result is nil if oob has no such address.
 func replyControlMessage(oob []byte) []byte {
 	var c6 ipv6.ControlMessage
 	if c6.Parse(oob) == nil && c6.Dst != nil {
@@ -407,11 +410,11 @@ func replyControlMessage(oob []byte) []byte {
 	return nil
 }
 
-// Shutdown ends Serve and ServePacket, answers the queries that were received before, and returns nil when all are
-// answered. From each connection it reads at most 256 KiB more.
+// Shutdown makes Serve and ServePacket return, and answers the queries that were received before the call. It returns
+// nil when all are answered. It reads at most 256 KiB more from each connection.
 //
-// If ctx ends first, Shutdown closes the remaining connections, and returns the cause of ctx without waiting for their
-// goroutines. The Client stays open.
+// If ctx ends first, Shutdown closes the remaining connections and returns context.Cause(ctx), without waiting for the
+// connections' goroutines. The Client stays open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	if s.stopAcceptingQueries() {

@@ -19,16 +19,16 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// Serve answers the queries on connections that ln accepts, until Shutdown, and closes ln. It then returns
+// Serve answers the queries on connections that ln accepts, and closes ln before it returns. After Shutdown it returns
 // ErrServerClosed. It also returns an error if the Server is invalid, if ln is closed, or if Accept returns an error
-// that is no net.Error. It continues after other errors, for example if too many files are open.
+// that is no net.Error. After any other error of Accept, for example if too many files are open, it continues.
 //
 // Up to 128 questions of a connection are answered at a time, and their responses may be out of order (RFC 7766
 // §6.2.1.1). Over TLS, responses to queries with EDNS are padded to multiples of 468 bytes (RFC 7830, RFC 8467).
 //
-// At most twice Client.MaxInFlight questions of all connections wait at a time, including questions that are equal.
-// When one more question comes, the oldest question of the client with the most questions gets SERVFAIL. A client is an
-// IPv4 address, or an IPv6 /64 network.
+// At most twice Client.MaxInFlight questions of all connections wait at a time. Equal questions count separately. When
+// one more question arrives, the oldest question of the client with the most waiting questions gets SERVFAIL. A client
+// is an IPv4 address, or an IPv6 /64 network.
 func (s *Server) Serve(ln net.Listener) error {
 	if err := s.startServing(ln); err != nil {
 		return err
@@ -53,9 +53,11 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// startConn serves a connection in a new goroutine. If MaxConns connections are open, another connection loses its
-// place, and startConn may wait until one has closed. It closes conn instead if no connection may lose its place to
-// conn (see MaxConns), if too many calls wait, or after Shutdown.
+// startConn serves conn in a new goroutine. If MaxConns connections are open, it first ends another connection, as the
+// field MaxConns describes. It may wait until a connection has closed.
+//
+// It closes conn instead if no connection may be ended in favor of conn, if too many calls of startConn already wait,
+// or after Shutdown.
 func (s *Server) startConn(conn net.Conn) {
 	_, usesTLS := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
@@ -102,9 +104,11 @@ type serverConn struct {
 	drainDuration time.Duration // time spent reading them
 }
 
-// stopReading makes the connection end after its present responses. No more questions are read. It is called when a new
-// connection needs the place of this connection, because MaxConns is reached, or when the TLS handshake has failed.
-// inUse is true if questions are being answered.
+// stopReading ends the reading of queries, so that the connection closes after the responses to its present questions.
+// It is called to make room for a new connection, or when the TLS handshake has failed.
+//
+// inUse says that there are present questions. If it is false, the connection closes without reading the remaining
+// input.
 func (c *serverConn) stopReading(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -112,16 +116,15 @@ func (c *serverConn) stopReading(inUse bool) {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 }
 
-// handshakeAndServe performs the TLS handshake, and then starts serveQueries in a new goroutine: the handshake grows
-// the stack of its goroutine, which would stay large. The handshake and the first query together may take IdleTimeout.
-// After a failed handshake, serveQueries only closes the connection.
+// handshakeAndServe performs the TLS handshake, and then starts serveQueries in a new goroutine. The handshake and the
+// first query together may take IdleTimeout. After a failed handshake, serveQueries only closes the connection.
 func (c *serverConn) handshakeAndServe() {
 	ready := false
 	defer func() { // also if a callback of the TLS configuration calls runtime.Goexit
 		if !ready {
 			c.stopReading(false)
 		}
-		go c.serveQueries()
+		go c.serveQueries() // the handshake has grown the stack of this goroutine, which would stay large
 	}()
 	idle := c.s.idleTimeout()
 	c.firstQueryBy = time.Now().Add(idle)
@@ -181,12 +184,12 @@ func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) 
 	return err == nil
 }
 
-// answerQuery answers a question in a new goroutine of wg and returns true. Before that it waits while 128 questions of
-// this connection (maxPipelined) are being answered. If streams already have four times Client.MaxInFlight questions,
-// it does nothing and returns false. The caller must then respond with SERVFAIL.
+// answerQuery answers the question q in a new goroutine of wg, and returns true. It first waits while 128 questions of
+// this connection (maxPipelined) are being answered.
 //
-// A question counts until its response is written, even if a newer question has displaced it from the queue of waiting
-// questions. So clients that do not read responses use no more memory than others.
+// If all streams together already have four times Client.MaxInFlight questions, it returns false without an answer. The
+// caller must then respond with SERVFAIL. A question counts until its response is written, which limits the memory of
+// clients that do not read responses.
 func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	s := c.s
 	c.waiting <- struct{}{}
@@ -215,17 +218,17 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	return true
 }
 
-// AnswerQuery answers a query m in wire format, which a client has sent over a connection of a protocol that Serve does
-// not know. It blocks until there is a response. A response to a query with EDNS is padded (RFC 8467).
+// AnswerQuery returns the response to m, a query in wire format, or nil. It is for a connection of a protocol that
+// Serve does not support. A response to a query with EDNS is padded to a multiple of 468 bytes (RFC 8467).
 //
-// It calls Admit with client, the client's address. client must not be a *net.UDPAddr, because that type stands for
-// datagrams there.
+// client is the client's address, which AnswerQuery passes to Admit. It must not be a *net.UDPAddr, because Admit
+// receives that type only for datagrams.
 //
-// The query shares the limits of the queries that Serve reads: at most twice Client.MaxInFlight questions wait at a
-// time. When one more question comes, the oldest question of the client with the most questions gets SERVFAIL.
+// The limit is shared with Serve: at most twice Client.MaxInFlight questions wait at a time. When one more question
+// arrives, the oldest question of the client with the most waiting questions gets SERVFAIL.
 //
 // The result is nil if the connection must be closed without a response: m is not a query, Admit has returned Ignore,
-// Client is nil, or Shutdown has stopped the answering of queries. Shutdown waits for questions that were asked before.
+// Client is nil, or Shutdown already waits for the last answers. Shutdown waits for earlier calls of AnswerQuery.
 func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 	if !s.tryBeginAnswer() {
 		return nil
@@ -247,9 +250,8 @@ func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 	return wire.PadResponse(appendResult(nil, q.Query, r, wire.MaxMsg), 0)
 }
 
-// tryBeginAnswer registers a question that AnswerQuery is about to answer, so that Shutdown waits for it, and returns
-// true. It returns false if the question must not be answered: Client is nil, or Shutdown already waits for the last
-// answers.
+// tryBeginAnswer makes Shutdown wait for a call of AnswerQuery, until the caller calls s.wg.Done. It returns false,
+// without effect, if the query must not be answered: Client is nil, or Shutdown already waits for the last answers.
 func (s *Server) tryBeginAnswer() bool {
 	s.init()
 	s.mu.Lock()
@@ -265,9 +267,11 @@ func (s *Server) tryBeginAnswer() bool {
 // to 256 bytes (RFC 8467), with its length prefix.
 const queryBufferSize = 288
 
-// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2). The message is valid until the next call.
-// readMessage returns an error if the message has not arrived within IdleTimeout. While questions of the connection
-// wait for answers, it waits for longer for the first byte.
+// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2), and returns it without the prefix. The
+// result is valid until the next call. If the message has not arrived within IdleTimeout, readMessage returns an error.
+//
+// If no byte has arrived, and questions of the connection are still unanswered, it waits for another IdleTimeout
+// instead, except after Shutdown.
 func (c *serverConn) readMessage() ([]byte, error) {
 	const prefix = 2
 	var head []byte
@@ -310,14 +314,14 @@ func (c *serverConn) readMessage() ([]byte, error) {
 	return m[prefix:], nil
 }
 
-// setReadDeadline sets the deadline for reading the next message: after the duration idle, or, after Shutdown, in 100
-// ms (receivedTime), which is enough for queries received before.
+// setReadDeadline sets the deadline for reading the next message: the duration idle from now, or 100 ms from now
+// (receivedTime) after Shutdown.
 //
 // It returns ErrServerClosed if no more messages may be read. That is the case after stopReading. It is also the case
-// after Shutdown, when 256 KiB (drainBytes) were read since, or reading has taken 1 s (drainTime).
+// after Shutdown, if 256 KiB (drainBytes) were read since then, or reading has taken 1 s in all (drainTime).
 //
-// A TLS connection also writes while it reads, for example in answer to a KeyUpdate (RFC 8446 §4.6.3). So it gets the
-// same deadline for writing, unless a response is being written, which has its own.
+// On a TLS connection it also sets the deadline for writing, because TLS may write while it reads, for example after a
+// KeyUpdate (RFC 8446 §4.6.3). It does not do so while a response is being written.
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -339,18 +343,17 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	return c.SetReadDeadline(deadline)
 }
 
-// lockWriting waits until no other goroutine writes to the connection, and sets the write deadline. The caller must
-// call unlockWriting after the write.
-//
-// The deadline includes the wait. Otherwise a client that reads slowly could keep all its responses in memory.
+// lockWriting waits until no other goroutine writes to the connection, and sets the write deadline: WriteTimeout after
+// the call, including the wait. The caller must call unlockWriting after the write.
 func (c *serverConn) lockWriting() {
+	// Before the wait, because otherwise a client that reads slowly could keep all its responses in memory.
 	deadline := time.Now().Add(cmp.Or(c.s.WriteTimeout, defaultWriteTimeout))
 	c.writing <- struct{}{}
 	_ = c.SetWriteDeadline(deadline)
 }
 
-// unlockWriting ends the exclusive right to write that lockWriting has given. TLS may also write while the connection
-// is read. So on a TLS connection unlockWriting sets a new write deadline: IdleTimeout from now.
+// unlockWriting releases the lock of lockWriting. On a TLS connection it first sets the write deadline to IdleTimeout
+// from now, because TLS may also write while it reads.
 func (c *serverConn) unlockWriting() {
 	if c.usesTLS {
 		_ = c.SetWriteDeadline(time.Now().Add(c.s.idleTimeout()))
@@ -358,11 +361,9 @@ func (c *serverConn) unlockWriting() {
 	<-c.writing
 }
 
-// padResponse pads the DNS message in b to a multiple of 468 bytes (RFC 8467), and returns the extended slice. It does
-// so only if the connection uses TLS, because TLS does not hide the length, and if the message has an OPT record.
-//
-// The message begins after the two bytes of the length prefix, which padResponse does not change: writeResponse sets
-// it.
+// padResponse pads the DNS message in b to a multiple of 468 bytes (RFC 8467), and returns the extended slice. It
+// returns b unchanged if the connection does not use TLS, or the message has no OPT record. The message begins after
+// the two bytes of its length prefix, which writeResponse sets.
 func (c *serverConn) padResponse(b []byte) []byte {
 	if c.usesTLS {
 		return wire.PadResponse(b, 2)
@@ -384,11 +385,12 @@ func (c *serverConn) writeResponse(b []byte) error {
 	return err
 }
 
-// drainInput reads and discards input before the connection is closed, so that the client receives the last responses.
-// If a socket is closed with unread input, the kernel resets the connection, and the responses may be lost.
+// drainInput ends the sending direction of the connection, and then reads and discards input until the client closes
+// its side. It reads at most 256 KiB (drainBytes), for at most 1 s (drainTime). If the connection has no CloseWrite,
+// the limit is 100 ms (receivedTime).
 //
-// It first closes this side's sending direction (CloseWrite). It then reads until the client closes its side, at most
-// 256 KiB (drainBytes) and for at most 1 s (drainTime). For a connection without CloseWrite the time is 100 ms.
+// It is called before the connection is closed. If a socket is closed with unread input, the kernel resets the
+// connection, and the client may lose the last responses.
 //
 // It does nothing if the client has closed its sending side, if no response was written in the last second, or if
 // stopReading was called for an idle connection.

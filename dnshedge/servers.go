@@ -55,7 +55,7 @@ func (s *clientServers) init() (err error) {
 }
 
 // acquireSystemServers returns the states of the operating system's DNS servers, in their order, and creates missing
-// ones. The Client keeps the states for at least 30 s after the last call for the servers. It returns an error if a
+// states. The Client keeps each state for at least 30 s after the last call that needed it. It returns an error if a
 // server is invalid or the Client is closed.
 func (s *clientServers) acquireSystemServers(servers []system.Server) (group.Servers, error) {
 	ups := make([]Upstream, len(servers))
@@ -74,12 +74,11 @@ func systemUpstream(server system.Server) Upstream {
 	return Upstream{Net: defaultNet, Addr: server.Addr}
 }
 
-// acquireServers returns the states of the servers for upstreams, in their order, and creates missing ones. Equal
-// upstreams result in one server, because a failover to the same server is useless. It returns an error if an upstream
-// is invalid or the Client is closed.
+// acquireServers returns the states of the servers for upstreams, in their order, and creates missing states. Equal
+// upstreams result in one server. It returns an error if an upstream is invalid or the Client is closed.
 //
-// use determines how long the Client must keep each state: permanently, for at least 30 s after the last call, or until
-// pool.Release.
+// use determines how long the Client must keep each state: permanently (group.UsePermanently), for at least 30 s after
+// the last call for this server (group.UseForQuestions), or until pool.Release (group.UseOnce).
 func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
 	for _, up := range ups {
 		known, err := s.acquireServer(up, use)
@@ -96,8 +95,9 @@ func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out gro
 // acquireServer returns the state of the server for an upstream, such as its measured latencies, and creates it if
 // necessary. It returns an error if the upstream is invalid or the Client is closed.
 //
-// use determines how long the Client must keep the state. It is permanently, for at least 30 s after the last call
-// (group.UseForQuestions), or until the caller passes the server to pool.Release (group.UseOnce).
+// use determines how long the Client must keep the state: permanently (group.UsePermanently), for at least 30 s after
+// the last call for this server (group.UseForQuestions), or until the caller passes the server to pool.Release
+// (group.UseOnce).
 func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.GetOrCreateServer(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
@@ -114,8 +114,8 @@ func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Serv
 }
 
 // findServerByAddress returns the server for an address that a caller of ExchangeContext has given. The address is a
-// string that ParseUpstream accepts, or a host name with an optional port, for a server over UDP. If it is equal to the
-// String of an Upstream of this Client, that Upstream's server is returned.
+// string that ParseUpstream accepts, or a host name with an optional port, for a server over UDP. If address is the
+// String of an upstream in Upstreams or Fallback, the result is the server of that upstream.
 //
 // It returns an error if the address is invalid or the Client is closed. The caller must pass the server to
 // pool.Release after use.
@@ -135,8 +135,9 @@ func (s *clientServers) findServerByAddress(address string) (*group.Server, erro
 	return s.acquireServer(up, group.UseOnce)
 }
 
-// defaultServers returns the servers for names without a route: the Upstreams, or the system's servers. It returns an
-// error if the system's configuration cannot be read, or the Client is closed.
+// defaultServers returns the servers for all names: the Upstreams, or the operating system's servers if there are no
+// Upstreams. It does not consider separate servers for certain domains. It returns an error if the system's
+// configuration cannot be read, or the Client is closed.
 func (s *clientServers) defaultServers() (group.Servers, error) {
 	if s.system == nil {
 		return s.group, nil
@@ -179,12 +180,12 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute sends q to its Exchanger, if it has one: the Exchanger of its route, or else the Client's. Otherwise
-// it sends q to servers: the operating system's separate servers for q's domain, or else the servers for all names and
-// the fallback servers. It repeats queries to servers that are briefly unavailable.
+// resolveByRoute sends q to q.exchanger if it is set, and otherwise to servers: the operating system's separate servers
+// for q's domain, or else the servers for all names and the fallback servers. Servers that refuse or end connections,
+// or report overload, are queried again after a pause.
 //
-// explore may be true only if no caller waits for the answer. Then any of the servers for all names may be queried
-// first, so that its latency is measured.
+// explore may be true only if no caller waits for the answer. If it is true, a random one of the servers for all names
+// is queried first, to measure its latency. With a strict order, explore has no effect.
 func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore bool) *result {
 	if q.exchanger != nil {
 		return s.resolveByExchanger(ctx, q)
@@ -197,19 +198,17 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore 
 	})
 }
 
-// retryUntilAvailable calls ask, which queries the servers, and returns its result. It pauses and calls ask again while
-// the result is an error that a restarting server may cause: the server refuses or ends connections, or reports
-// overload. A response is returned at once, even if it is a failure. A message with another opcode than QUERY is not
-// repeated.
+// retryUntilAvailable calls ask, which must query the servers, and returns the result. While the servers refuse or end
+// connections, or report overload, as a restarting server does, it pauses and calls ask again. It also does so if a
+// response was truncated and a server has refused the connection for the whole answer.
 //
-// A truncated response from a server that refuses the TCP connection is an error, too. ask is then called again if a
-// server has refused connections.
+// A response is returned at once, even if it is a failure. A message with another opcode than QUERY is not repeated.
 //
-// The first pause is 200 ms, and each further one is twice as long. A pause is at most half of the remaining time. The
-// time ends with ctx, or Timeout after the servers began to refuse connections. A longer pause that a server requires
-// (Retry-After) has precedence. The last result is returned if no time remains for a pause.
+// The first pause is 200 ms, and the pauses double. A pause is at most half of the remaining time, unless a server
+// demands a longer one (Retry-After). The time ends with ctx, or Timeout after the servers began to refuse connections.
+// If too little time remains for a pause, the last result is returned.
 //
-// If q may be the reason for the end of a connection, q is repeated over a connection of its own, at most 8 times
+// If q may have caused the end of a connection, it is sent again over a connection of its own, at most 8 times
 // (maxConnEndRepeats).
 func (s *clientServers) retryUntilAvailable(ctx context.Context, q question, ask func(q question) *result) *result {
 	ends := 0
@@ -260,11 +259,11 @@ func waitForDuration(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// resolveWithSystemChanges queries the operating system's servers. If the system has other servers before there is an
-// answer, it queries the new servers. This change shows that the network has changed, so the old servers may be
-// unreachable.
+// resolveWithSystemChanges queries the operating system's servers for q. If the system's list of servers changes before
+// there is an answer, it cancels the queries and queries the servers of the new list.
 //
-// If explore is true, any server may be queried first, to measure its latency.
+// If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
+// order, explore has no effect.
 func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
@@ -275,9 +274,11 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question
 	}
 }
 
-// resolveWithSystemVersion queries the operating system's servers. version is the number of their present list
-// (system.Servers.Version). As soon as that number changes, because the system has other servers, the exchange is
-// cancelled. If explore is true, any server may be queried first, to measure its latency.
+// resolveWithSystemVersion queries the operating system's servers for q, and cancels the queries when the system's list
+// of servers changes. version is the number of the list at the time of the call (system.Servers.Version).
+//
+// If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
+// order, explore has no effect.
 func (s *clientServers) resolveWithSystemVersion(ctx context.Context, q question, explore bool, version uint64) *result {
 	var mine transport.InlineContext
 	mine.Begin(ctx, 0)
@@ -293,11 +294,11 @@ func (s *clientServers) resolveWithSystemVersion(ctx context.Context, q question
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce queries the servers for q's name, group after group, and returns the result. It uses the list of the
-// operating system's servers as it is at the time of the call. It also starts probes of servers that are silent,
-// failing or not measured recently.
+// resolveOnce queries the servers for q's name, group after group, and returns the result. It uses the operating
+// system's list of servers at the time of the call. It also starts probes of servers that are silent, failing or not
+// measured recently.
 //
-// If explore is true, any of the servers for all names may be queried first, to measure its latency. With a strict
+// If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
 // order, explore has no effect.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.FindDomainServers(q.Query, time.Now())
@@ -327,19 +328,19 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes sends probes in the background to silent or failing servers, to find out whether they work again. It does
-// so for g, the servers for q's name, and for the fallback servers. It sends none if all these servers are silent, or
-// if there is only one.
+// startProbes probes silent and failing servers in the background, to find out whether they work again. It probes
+// servers of g (the servers for q's name) and fallback servers, but none if all of them are silent or there is only
+// one. If strict is false, it also probes servers of g without a recent response, to measure their latency.
 //
-// strict says that the servers of g are queried in their order. Otherwise startProbes also measures servers of g
-// without a recent response. first is the server to which the caller sends q itself.
+// strict is true if the servers of g are queried in their order. first is the server to which the caller sends q. It is
+// a server of g or a fallback server.
 //
-// A probe may ask for q's name only at a server that may see this name even if first answers:
+// A probe may ask for q's name only at these servers, which may see the name even if first answers:
 //
 //   - another server of g, if first is in g and strict is false;
 //   - a fallback server before first, if first is a fallback server.
 //
-// The other probes ask for other names. Servers that are down and would precede first get q from probeDownServers.
+// The other probes ask for other names.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now, forGroup, isFallback := time.Now(), q, !slices.Contains(g, first)
 	if strict || isFallback {
@@ -367,15 +368,15 @@ type queryTier struct {
 	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// newQueryTiers divides the servers for q into tiers: groups of servers that are queried one after the other. First
-// comes g, the servers for all names. They are one tier. If strict is true, each of them is a tier of its own, in the
-// order of g, and servers that are down come last.
+// newQueryTiers divides the servers for q into tiers: groups of servers that are queried one after the other. g, the
+// servers for all names, is one tier. If strict is true, each server of g is a tier, in the order of g, with servers
+// that are down at the end.
 //
-// Each fallback server is a tier of its own. The fallback tiers follow the tiers of g, but if all servers of g are
-// down, they precede the tiers of g.
+// Each fallback server is a tier. The fallback tiers follow the tiers of g, or precede them if all servers of g are
+// down.
 //
-// A fallback server is silent if its last three queries had no response. Silent fallback servers are omitted, except
-// the last server of the list. If all fallback servers are silent, only the least recently used one is kept.
+// A fallback server is silent if its last three queries had no response. If all are silent, only the least recently
+// used one is kept. If only some are silent, these are omitted, except the last server of the list.
 func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -412,9 +413,9 @@ func newSingleServerTiers(g group.Servers) []queryTier {
 	return tiers
 }
 
-// probeDownServers sends q in the background to servers that are down, to find out whether they work again. It does so
-// only for servers that would precede the first of the tiers (groups of servers) if they were not down. The other
-// servers of later tiers may see q's name only if the first tier fails or is late.
+// probeDownServers sends q in the background to servers that are down, to find out whether they work again. tiers are
+// groups of servers in the order in which they are queried. Only servers that precede the first tier in the configured
+// order get q. Other servers must not see q's name unless the first tier fails or is late.
 func probeDownServers(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
@@ -423,9 +424,9 @@ func probeDownServers(q *wire.Query, tiers []queryTier) {
 	}
 }
 
-// countTimeShares returns into how many equal parts the remaining time of a question is divided. The tiers are groups
-// of servers that are queried one after the other, and each gets one part. But if the first tier is not a fallback
-// tier, all fallback tiers together get one part.
+// countTimeShares returns the number of equal parts into which the remaining time for a question is divided. tiers are
+// the groups of servers that are queried one after the other, and each gets one part. If the first tier is not a
+// fallback tier, however, all fallback tiers together get one part.
 func countTimeShares(tiers []queryTier) (n int) {
 	for i, t := range tiers {
 		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
@@ -444,8 +445,8 @@ var errOtherAnswered = errors.New("dnshedge: another server answered first")
 // finalTimeFraction says that no answer is held back in the last twentieth of the time for a question.
 const finalTimeFraction = 20
 
-// maxTierPatience limits two times: how long a tier is asked alone, and how long it holds back the answer of a later
-// tier. Other resolvers wait as long (timeout in resolv.conf(5)).
+// maxTierPatience limits two times: how long a tier is queried alone, and how long the answer of a later tier is held
+// back. Other resolvers wait as long (timeout in resolv.conf(5)).
 const maxTierPatience = 5 * time.Second
 
 // recheckInterval is the time between two checks whether a waiting question still waits for the right servers.
@@ -454,8 +455,8 @@ const recheckInterval = 200 * time.Millisecond
 // queryTiersOnce queries groups of servers (tiers) one after the other, and returns the best result, even if it is a
 // failure.
 //
-// A message with another opcode than QUERY, such as an update, may not be safe to repeat. The next tier gets this
-// message only if the error proves that it has reached no server of the tier before.
+// A message with another opcode than QUERY, such as an update, may not be safe to repeat. It is sent to the next tier
+// only if the error of the current tier proves that no server has received it.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []queryTier) (r *result) {
 	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
@@ -474,13 +475,13 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 
 // queryTiersInOrder queries groups of servers (tiers) one after the other, and returns the best result. The next tier
 // starts when the current tier has failed, is down, or has used its share of the time. The current tier may still
-// answer after that, and its answer has precedence over answers of later tiers.
+// answer then, and its answer has precedence.
 //
-// An answer of a later tier is therefore held back for a while. This is done only while the current tier answers other
-// questions, and most questions of q's type. Otherwise a server that never answers certain questions would delay them
-// for long.
+// An answer of a later tier is therefore held back for at most 5 s (maxTierPatience) after the start of the current
+// tier. This requires that the current tier has responded since its start, and that it has answered most of its recent
+// questions of q's type.
 //
-// before returns the best response so far of the tiers before tiers[0], or nil. These tiers may still be running.
+// before returns the best response so far of earlier tiers, which may still be running, or nil.
 func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
 	t := tiers[0]
 	if t.isFallback {
@@ -542,16 +543,15 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	return rest
 }
 
-// A bestResponseFunc returns the best response to a question that has arrived so far, or nil. By it, a group of servers
-// that is queried later finds the responses of the groups before it. It may be called at any time, from any goroutine.
+// A bestResponseFunc returns the best response to a question that has arrived so far, or nil. A later group of servers
+// calls it to obtain the responses of earlier groups. It may be called at any time, from any goroutine.
 type bestResponseFunc func() *result
 
-// bestResponse returns the better one of two failures: the failure response of this exchange, and before, the result of
-// the servers that were queried earlier. The response of this exchange is better if before is an error, or if only this
-// response is a deliberate failure, such as a filter's REFUSED.
+// bestResponse returns the better of two failures for q: the failure response of the exchange x, and before. before is
+// the result of servers that were queried earlier, or nil.
 //
-// before may be nil. If this exchange has no failure response either, the result is nil. bestResponse may be called
-// while the exchange runs.
+// The response of x is better if before is nil or an error. It is also better if it alone is a deliberate failure, such
+// as a filter's REFUSED. If x has no failure response, the result is before. bestResponse may be called while x runs.
 func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
@@ -560,35 +560,36 @@ func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
 	return betterResult(q, before, &result{answer: failure, from: from})
 }
 
-// isFollowedOnlyByFallback reports whether the second of the tiers (groups of servers) is a fallback server and the
-// first is not. Only fallback servers follow after the first tier then. So a deliberate failure of the first tier, such
-// as a filter's REFUSED, is final: the fallback servers are not queried. There must be at least two tiers.
+// isFollowedOnlyByFallback reports whether the first of the tiers (groups of servers) is not a fallback server, but the
+// second and all later tiers are. There must be at least two tiers.
 func isFollowedOnlyByFallback(tiers []queryTier) bool {
 	return !tiers[0].isFallback && tiers[1].isFallback
 }
 
 // isFromFallbackOnly reports whether the server that gave the result r is only in fallback tiers. It returns false if
-// the server is also in another tier. If it returns true, r must not replace a deliberate failure of a server that is
-// no fallback, such as a filter's REFUSED.
+// the server is also in another tier.
 func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate watches x, the exchange of q with the first of the tiers (groups of servers). It calls next,
-// which must query the later tiers, when the first tier has used its share of the time. That share is at most 5 s
-// (maxTierPatience). ctx is the context of x.
+// startNextTierWhenLate calls next, in another goroutine, when the first of the tiers (groups of servers) is late. x is
+// the exchange of q with that tier, and ctx is the context of x. The tier is late as soon as one of these conditions
+// holds:
 //
-// It calls next earlier when all servers of the first tier go down, or are down from the start while a later tier is
-// not. If the second tier is no fallback, it also does so when all servers of the first tier have failed.
+//   - it has used its share of the time, which is at most 5 s (maxTierPatience);
+//   - all its servers have gone down since the start, or all are down while a later tier is not;
+//   - all its servers have failed, and the second tier is not a fallback.
 //
-// next must return true if a later tier has an answer. Then startNextTierWhenLate calls overtake, which must end x.
-// Before that it waits while the first tier may still answer: at most until 5 s or 95 % of the time have passed since
-// the start. next and overtake run in another goroutine.
+// next must query the later tiers. It must return true if a later tier has answered, or if a failure of the first tier
+// is final. After that, startNextTierWhenLate calls overtake, which must end x.
 //
-// If no server of the first tier has responded in the first half of its share, each of them is probed.
+// It delays the call of overtake while the first tier may still answer, at most until 5 s or 95 % of the time have
+// passed since the start.
 //
-// The caller must call the returned function inTime when x has ended. inTime returns true if next was not called, and
-// prevents a later call.
+// If no server of the first tier has responded in the first half of its share, each of its servers is probed.
+//
+// The caller must call inTime when x has ended. inTime prevents a later call of next, and returns true if next was not
+// called.
 func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
@@ -614,6 +615,7 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 			return
 		}
 		hold := min(end.Sub(start)-end.Sub(start)/finalTimeFraction, maxTierPatience)
+		// HasAnsweredMost is needed because a server that leaves certain questions unanswered would delay them.
 		for !failed() && g.HasAnsweredSince(start) && g.HasAnsweredMost(q) && time.Since(start) < hold {
 			if !waitForDuration(ctx, min(recheckInterval, hold-time.Since(start))) {
 				return
@@ -627,13 +629,12 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	}
 }
 
-// betterResult returns the better one of two results for q, or second if first is nil. An answer is better than a
-// failure. A deliberate failure response, such as a filter's REFUSED, is better than any other failure response, which
-// is better than an error. Of two answers it returns second.
+// betterResult returns the better one of two results for q. first is nil or a failure. From best to worst, the results
+// are: an answer, a deliberate failure response (such as a filter's REFUSED), any other failure response, and an error.
+// Of two failures of the same rank, first is returned.
 //
-// If second is not better, it returns a copy of first, because other goroutines may read first. retryUntilAvailable
-// decides by the result whether to repeat the query. So the copy also says whether servers of second are unavailable or
-// refuse connections, and whether q may have ended a connection.
+// Instead of first, betterResult returns a copy, because other goroutines may read first. The copy also has the
+// properties of second by which retryUntilAvailable decides whether to repeat the query.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDeliberateFailure() && !first.isDeliberateFailure() {
 		return second
@@ -650,11 +651,12 @@ func betterResult(q *wire.Query, first, second *result) *result {
 	return &both
 }
 
-// isDeliberateFailure reports whether the result is a failure response that a working server has sent by decision, as
-// filters do with REFUSED or SERVFAIL. Fallback servers must not replace this response.
+// isDeliberateFailure reports whether a failure response seems to be a decision of a working server, for example of a
+// filter. Fallback servers must not replace this response. r must be a failure or nil.
 //
-// A failure counts as deliberate if the server is not down, and no extended error attributes the failure to DNSSEC. A
-// code other than SERVFAIL counts only if the server has answered a question before. The result is false if r is nil.
+// The result is true for SERVFAIL. For another code, it is true only if the server has answered a question before. The
+// result is false if r is nil or an error, if the server is down, or if an extended error attributes the failure to
+// DNSSEC.
 func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
@@ -673,8 +675,8 @@ func (s *clientServers) resolveByExchanger(ctx context.Context, q question) *res
 	return &result{answer: answer, attempts: 1}
 }
 
-// A groupQuery is the sending of one question to a group of servers, with hedges and retransmissions (an exchange): its
-// state and its result.
+// A groupQuery is the state and the result of one exchange: a question that is sent to a group of servers, with hedges
+// and retransmissions.
 type groupQuery struct {
 	group.Exchange
 	result
@@ -683,7 +685,7 @@ type groupQuery struct {
 // queryGroup sends q to a group of equivalent servers, with hedging, and returns the result. The result is the servers'
 // response, even if that is a failure, or an error if no server has responded.
 //
-// x must be new. It is the state of the exchange, and the memory for the result.
+// x holds the state of the exchange and the result. It must not have been used before.
 func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q question, g group.Servers) *result {
 	out, r := x.Run(ctx, s.pool, q.Query, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
@@ -701,9 +703,11 @@ func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q questio
 	return r
 }
 
-// filterAnswer removes private addresses from a, an answer to q, if the Client has a RebindFilter. It returns an error
-// if the answer cannot be unpacked or packed again. It does not filter names with an Exchanger in Client.Routes, names
-// in domains for which the operating system has separate servers, and messages with another opcode than QUERY.
+// filterAnswer removes private addresses from a, the answer to q, if the Client has a RebindFilter. It returns an error
+// if the answer cannot be unpacked or packed again.
+//
+// It does nothing if the opcode of q is not QUERY, or if q's name has an Exchanger in Client.Routes or separate servers
+// of the operating system.
 func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
 	if s.conf.RebindFilter == nil || !q.IsStandard() || q.isRouted {
 		return nil

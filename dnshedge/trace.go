@@ -13,8 +13,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Trace is a set of functions that a Client calls on events. Each may be nil. They are called from several goroutines
-// at once and must not block. A panic in a function is recovered and counted in Stats.ObserverPanics.
+// Trace is a set of functions that a Client calls at the start and end of attempts, and at the end of questions and
+// lookups. Each may be nil. They are called from several goroutines at once and must not block. A panic in a function
+// is recovered and counted in Stats.ObserverPanics.
 type Trace struct {
 	// Attempt is called before a query is sent. The context is the caller's, or the Client's own if callers share the
 	// exchange.
@@ -98,7 +99,7 @@ func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Serv
 }
 
 // newAttemptInfo describes an attempt for functions of Trace. n is the number of the attempt, 0 for the primary. to is
-// the server to which it sends q, and hedge is true if it is a hedge.
+// the server to which the attempt sends q, and hedge is true if the attempt is a hedge.
 func newAttemptInfo(q *wire.Query, to *group.Server, n int, hedge bool) AttemptInfo {
 	return AttemptInfo{Name: q.PresentationName(), Type: q.Type, Upstream: upstreamOf(to), Attempt: n, Hedge: hedge}
 }

@@ -28,8 +28,8 @@ type Upstream struct {
 	Net string
 
 	// Addr is the server's host and port. If the host is a name, the Client's Dialer resolves it for every connection.
-	// The Client itself never does. With a net.Dialer, the address found is used again for a minute. Set Addrs to avoid
-	// the lookup.
+	// The Client sends no query for this name. With a net.Dialer, the address found is used again for a minute. Set
+	// Addrs to avoid the lookup.
 	Addr string
 
 	// Addrs, if not empty, lists the addresses to connect to instead of Addr's host, with Addr's port. The first
@@ -57,8 +57,8 @@ type Upstream struct {
 	// TrustAD says that the server validates (DNSSEC), and that its answers cannot be changed on the way. That holds,
 	// for example, for a server on this machine or over TLS.
 	//
-	// Then an NXDOMAIN answer with the AD bit also holds for all names below its name (RFC 8020), and the Client does
-	// not ask for these names. By default it asks for them.
+	// If TrustAD is set, an NXDOMAIN answer with the AD bit also holds for all names below its name (RFC 8020), and the
+	// Client does not send queries for these names. By default it sends them.
 	TrustAD bool
 }
 
