@@ -16,6 +16,7 @@ import (
 
 	"github.com/gohedge/hedge/dnshedge"
 	"github.com/gohedge/hedge/internal/dnstest"
+	"github.com/gohedge/hedge/internal/netsim"
 )
 
 // askEvery asks n questions at intervals of gap, and returns the number of questions without an answer.
@@ -380,4 +381,29 @@ func TestClientOpensHTTPSConnectionWhenQuestionsWaitForSingleStream(t *testing.T
 		assert.LessOrEqual(t, o.most.Load(), int64(3), "one of them for retransmissions")
 		all.Wait()
 	})
+}
+
+// A connection has ended, because it was idle or the server restarts. The next questions wait for a handshake of two
+// round trips, which takes longer than the hedge delay. They are sent once, over one new connection.
+func TestClientSendsQuestionsOnceAfterConnectionEnds(t *testing.T) {
+	for _, network := range []string{"tls", "https"} {
+		for name, end := range map[string]func(*dnstest.Server){"idle": func(*dnstest.Server) {}, "restart": (*dnstest.Server).CloseConns} {
+			bubble(t, func(l *lab) {
+				s := l.serve("a", good)
+				l.link("a", netsim.Profile{Delay: netsim.Constant(50 * ms)})
+				c := l.client(new(dnshedge.Client), l.up(network, "a"))
+				l.learn(c)
+				for range 3 {
+					end(s)
+					time.Sleep(15 * time.Second)
+					before, conns := c.Stats(), s.Conns.Load()
+					assert.Zero(t, l.askEvery(c, 120*ms, 2), "the handshake goes on when the second question comes")
+					st := c.Stats()
+					assert.EqualValues(t, 2, st.Wire-before.Wire, "%s, %s", network, name)
+					assert.Equal(t, before.Hedges+before.Resends, st.Hedges+st.Resends, "%s, %s", network, name)
+					assert.EqualValues(t, 1, s.Conns.Load()-conns, "%s, %s", network, name)
+				}
+			})
+		}
+	}
 }

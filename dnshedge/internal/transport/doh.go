@@ -141,12 +141,12 @@ func newHTTPSTransport(c Config) sender {
 	return d
 }
 
-// Ready implements Transport. It returns true if the oldest connection of the pool for first queries has carried a
-// response. The first query of a new question then needs no handshake, unless that connection was closed since. Later
-// queries of a question (hedges and retransmissions to the same server) use another pool, and may need a handshake.
+// Ready implements Transport. It reports whether the httpConn that the first query of a question uses has an open
+// connection, so that this query needs no handshake. Later queries of a question, such as hedges and retransmissions to
+// the same server, use another pool.
 func (d *httpsTransport) Ready() bool {
 	h := d.pools[0].oldestConn()
-	return h != nil && h.hasAnswered.Load()
+	return h != nil && h.isEstablished()
 }
 
 // Close implements Transport. It cancels all requests, waits until they have ended, and closes the connections.
@@ -593,14 +593,15 @@ type httpConn struct {
 	// because each request has a connection of its own.
 	lastAnswer atomic.Int64
 
-	mu         sync.Mutex  // guards the fields below
-	conns      []net.Conn  // open connections, oldest first; rarely more than one
-	inFlight   int         // number of requests in flight
-	stallTimer *time.Timer // calls probeIfSilent if requests wait and nothing arrives
-	probes     int         // number of probes since the last response to a caller's query
-	probing    bool        // a probe was sent or skipped, and nothing has arrived since
-	retired    bool        // accepts no further requests; closed after the last request in flight
-	serial     bool        // a connection uses HTTP/1.1, although limit is 1
+	mu          sync.Mutex  // guards the fields below
+	conns       []net.Conn  // open connections, oldest first; rarely more than one; also those in a TLS handshake
+	established bool        // the handshake of a connection in conns has ended; reset when conns becomes empty
+	inFlight    int         // number of requests in flight
+	stallTimer  *time.Timer // calls probeIfSilent if requests wait and nothing arrives
+	probes      int         // number of probes since the last response to a caller's query
+	probing     bool        // a probe was sent or skipped, and nothing has arrived since
+	retired     bool        // accepts no further requests; closed after the last request in flight
+	serial      bool        // a connection uses HTTP/1.1, although limit is 1
 
 	// movable has the functions that cancel requests which began before the protocol was known. Each key points to the
 	// time at which the request got a connection, in Unix nanoseconds; 0: it waits (see cancelIfSerial).
@@ -684,6 +685,13 @@ func (h *httpConn) isConnected() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.conns) > 0
+}
+
+// isEstablished reports whether h has an open connection whose handshake has ended, so that a request needs none.
+func (h *httpConn) isEstablished() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.established
 }
 
 // addRequest counts a request that is about to be sent over h. It returns false, and counts nothing, if h accepts no
@@ -773,6 +781,9 @@ func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo
 	if mustChangeConn(ctx) {
 		_ = i.Conn.Close()
 	}
+	h.mu.Lock()
+	h.established = len(h.conns) > 0 // net/http may choose a connection that the server has just closed
+	h.mu.Unlock()
 	h.recordProtocol(i)
 	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
 		h.pool.distributeStreams() // further streams are available now
@@ -968,6 +979,7 @@ func (t *trackedConn) Close() error {
 		t.h.conns = slices.Delete(t.h.conns, i, i+1)
 	}
 	if len(t.h.conns) == 0 {
+		t.h.established = false
 		t.h.isHTTP2.Store(false) // the server may have another protocol next time
 	}
 	t.h.mu.Unlock()

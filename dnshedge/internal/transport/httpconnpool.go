@@ -333,14 +333,14 @@ func (l *httpConnPool) setConnLimit(n int) {
 	l.limit = n
 }
 
-// oldestConn returns the oldest connection of the pool, or nil if the pool has none.
+// oldestConn returns the oldest connection of the pool that accepts requests, or nil if the pool has none.
 func (l *httpConnPool) oldestConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.conns) == 0 {
-		return nil
+	if i := slices.IndexFunc(l.conns, func(h *httpConn) bool { return !h.isRetired() }); i >= 0 {
+		return l.conns[i]
 	}
-	return l.conns[0]
+	return nil
 }
 
 // acquireProbeConn returns a connection for a probe, a query that tests whether the server answers. It returns the
