@@ -93,6 +93,7 @@ type pooledMessageConn struct {
 	limit      int              // number of queries in flight at which a query needs another connection
 	limitSince time.Time        // time at which limit last changed
 	answers    int              // responses so far
+	hadOthers  bool             // more than one query was in flight when the connection ended
 	lastAnswer atomic.Int64     // time of the last response, in Unix nanoseconds; 0: none
 	broken     atomic.Bool      // an exchange has failed because the connection has ended
 }
@@ -552,15 +553,18 @@ func (f *queryInFlight) lowerLimit() {
 }
 
 // releaseQuery records that the query has ended, with a response if answered is true. It returns the number of
-// responses of the connection so far, and whether other queries are in flight.
+// responses of the connection so far, and whether other queries are in flight or were when the connection ended.
 func (f *queryInFlight) releaseQuery(answered bool) (answers int, others bool) {
 	f.pool.mu.Lock()
 	defer f.pool.mu.Unlock()
 	i := slices.Index(f.inFlight, f)
 	f.inFlight = slices.Delete(f.inFlight, i, i+1)
+	others = len(f.inFlight) > 0
 	if answered {
 		f.answers++
+	} else if others && f.hasEnded() {
+		f.hadOthers = true
 	}
 	f.pool.wakeWaitingQuery()
-	return f.answers, len(f.inFlight) > 0
+	return f.answers, others || f.hadOthers
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -256,6 +257,24 @@ func TestProtocolQueryLeavesClosedConnectionAtOnce(t *testing.T) {
 		require.Len(t, s.conns, 2)
 		assert.Equal(t, 2, s.conns[0].queries)
 		time.Sleep(2 * time.Second)
+	})
+}
+
+// The server closes the first connection without a response. Each of its queries is sent again over a connection of its
+// own, because any of them may be the reason.
+func TestProtocolRepeatsAllQueriesOfEndedConnection(t *testing.T) {
+	s := &fakeServer{
+		accept: func(ctx context.Context, _ int) error { return sleep(ctx, 20*time.Millisecond) },
+		answer: func(ctx context.Context, c *fakeServerConn) error {
+			if c.number == 1 {
+				return cmp.Or(sleep(ctx, time.Millisecond), c.Close(), io.EOF)
+			}
+			return nil
+		},
+	}
+	runFake(t, s, func(t *testing.T, client transport.Transport) {
+		sendQueries(t, client, 3)()
+		assert.Len(t, s.conns, 4)
 	})
 }
 
