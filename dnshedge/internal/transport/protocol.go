@@ -182,7 +182,8 @@ func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, 
 		case broken.answers > 0 || use.reused && retries == 0:
 		case broken.hadOthers:
 			p.Owner.RecordRetry()
-			return p.exchangeExclusively(ctx, q, w)
+			a, more, err := p.exchangeExclusively(ctx, q, w)
+			return a, setup + more, err
 		default:
 			return a, setup, err
 		}
@@ -231,7 +232,10 @@ func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *Quer
 // (localerror.ErrBusy), sendQuery acquires a connection again.
 func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
 	for tries := 0; ; tries++ {
-		c, use, err := p.acquireConn(ctx, l)
+		earlier := use.setup
+		var c *queryInFlight
+		c, use, err = p.acquireConn(ctx, l)
+		use.setup += earlier
 		if err != nil {
 			return nil, use, err
 		}

@@ -183,7 +183,8 @@ func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 		return a, setup, err
 	}
 	s.Owner.RecordRetry()
-	return s.exchangeExclusively(ctx, q, w)
+	a, more, err := s.exchangeExclusively(ctx, q, w)
+	return a, setup + more, err
 }
 
 // exchangeExclusively sends q over a connection that no other query uses at the time, and records it in w. It returns
