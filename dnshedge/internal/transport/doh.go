@@ -161,9 +161,9 @@ func (d *httpsTransport) Close() {
 	}
 }
 
-// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and selects
-// the pool. It returns the response and the duration of the handshake, 0 if there was none. w records the connection
-// that q uses.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server, which
+// selects the pool. w records the connection that q uses. The results are the response, and the time that q waited for
+// handshakes.
 //
 // If the connection fails (the error is a connectionError), Exchange sends q again over the same pool. If the second
 // connection fails too, and had other requests in flight, Exchange sends q over a connection of its own.
@@ -175,8 +175,10 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 		return d.exchangeExclusively(ctx, q, w)
 	}
 	pool := d.probing.poolIndex(q, n)
+	var setup time.Duration
 	for probed, ended := 0, 0; ; d.Owner.RecordRetry() {
-		a, setup, _, err := d.sendRequest(ctx, q, pool, w)
+		a, more, _, err := d.sendRequest(ctx, q, pool, w)
+		setup += more
 		var broken *connectionError
 		if !errors.As(err, &broken) || ctx.Err() != nil {
 			return a, setup, err
@@ -188,7 +190,8 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 			ended++ // the server may have restarted, or another query has ended the connection
 		case ended == 1 && broken.hadOthers:
 			d.Owner.RecordRetry()
-			return d.exchangeExclusively(ctx, q, w)
+			a, more, err = d.exchangeExclusively(ctx, q, w)
+			return a, setup + more, err
 		default:
 			return a, setup, err
 		}
@@ -196,8 +199,8 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 }
 
 // exchangeExclusively sends q over a new connection that no other query uses. The server may close a connection because
-// of q, and other queries must not be lost then. It returns the response and the duration of the handshake. w records
-// the connection.
+// of q, and other queries must not be lost then. The results are the response, and the time that q waited for
+// handshakes. w records the connection.
 //
 // At most eight of these queries (maxExclusive) run at the same time. A further query waits until one of them ends, and
 // fails with the cause of ctx if ctx ends first.
@@ -216,11 +219,13 @@ func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query,
 // first queries. If the connection has ended before the request was written, it uses another one, up to eight times
 // (maxRetries).
 //
-// setup is the duration of the handshake, 0 if there was none. written matters only if err is not nil: it is true if
-// the server may have received q. w records the connection.
+// setup is the time that q waited for handshakes. written matters only if err is not nil: it is true if the server may
+// have received q. w records the connection.
 func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
-		a, setup, written, err = d.sendRequest(ctx, q, 0, w)
+		var more time.Duration
+		a, more, written, err = d.sendRequest(ctx, q, 0, w)
+		setup += more
 		var broken *connectionError
 		if err == nil || written || !errors.As(err, &broken) && !IsClosedByServer(err) || retries == maxRetries || ctx.Err() != nil {
 			return a, setup, written, err
@@ -229,8 +234,7 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 }
 
 // sendRequest sends q over a connection of the pool with the given index, or over a connection of its own if pool is
-// exclusivePool. It returns the response, and in setup the duration of the handshake, 0 if there was none. w records
-// the connection.
+// exclusivePool. It returns the response. setup is the time that q waited for handshakes. w records the connection.
 //
 // If err is not nil, written is false only if the request was certainly not written. If the connection had no free
 // stream (errNoStream), sendRequest tries again, unless q was written and must not be repeated.
@@ -249,15 +253,17 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 			return nil, 0, false, err
 		}
 		w.lastAnswer.Store(&h.lastAnswer)
-		a, setup, written, err = d.sendOverConn(ctx, h, q)
+		var more time.Duration
+		a, more, written, err = d.sendOverConn(ctx, h, q)
+		setup += more
 		if !errors.Is(err, errNoStream) || written && !q.IsStandard() || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
 }
 
-// sendOverConn sends q over h. It returns the response, and in setup the duration of the handshake, 0 if there was
-// none. If err is not nil, written is false only if the request was certainly not written.
+// sendOverConn sends q over h. It returns the response, and in setup the time that q waited for a handshake. written is
+// true if the request was written, or may still be written after an error.
 //
 // If ctx ends first, it returns the cause of ctx at once. If the request was written and Owner.TryBeginAbandonedQuery
 // returns true, the request continues in the background, to measure its latency.
@@ -302,12 +308,20 @@ func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.
 	return nil, 0, true, contextCause(ctx)
 }
 
-// A requestProgress records whether an HTTP request was written, and whether its caller still waits. It is safe for
-// concurrent use.
+// A requestProgress records whether an HTTP request has got a connection and was written, and whether its caller still
+// waits. It is safe for concurrent use.
 type requestProgress struct {
+	gotAt     atomic.Int64 // time at which the request got a connection, in Unix nanoseconds; 0: it has none
+	opened    atomic.Bool  // no other request has used this connection before
 	writtenAt atomic.Int64 // time at which the request was written, in Unix nanoseconds; 0: not written
 	abandoned atomic.Bool  // no caller waits for the response
 	cancel    func()       // cancels the request; nil: the request is never abandoned
+}
+
+// sentAt returns the time at which the request was written, or at which it got a connection if that time is unknown. If
+// it has no connection, it returns the present time.
+func (p *requestProgress) sentAt() time.Time {
+	return time.Unix(0, cmp.Or(p.writtenAt.Load(), p.gotAt.Load(), time.Now().UnixNano()))
 }
 
 // acquireConn returns a connection over which q can be sent: one of the pool with the given index, or a new one that no
@@ -357,8 +371,8 @@ func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer sends q over h. It returns the response and the duration of the handshake, and releases h. It stores in
-// sent the time at which the request was written.
+// fetchAnswer sends q over h, returns the response and the time that q waited for a handshake, and releases h. It stores
+// in sent the progress of the request.
 //
 // The error is a connectionError if q may be sent again over another connection. There are three cases:
 //
@@ -372,7 +386,12 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	}
 	probe, start := isProbeQuestion(q), time.Now()
 	number, alone := h.beginRequest(probe)
-	a, setup, err := d.roundTrip(ctx, h, q, sent)
+	wasEstablished := h.isEstablished()
+	a, err := d.roundTrip(ctx, h, q, sent)
+	var setup time.Duration
+	if !wasEstablished || sent.opened.Load() {
+		setup = sent.sentAt().Sub(start)
+	}
 	lacksStream := errors.Is(err, errNoStream)
 	if err != nil && sent.writtenAt.Load() == 0 && !lacksStream {
 		d.forgetAddress() // the handshake may have failed
@@ -439,30 +458,27 @@ func isStreamReset(err error) bool {
 	return false
 }
 
-// roundTrip sends q over h. It returns the response and the duration of the handshake, 0 if there was none. It stores
-// in sent the time at which the request was written.
+// roundTrip sends q over h and returns the response. It stores in sent the progress of the request.
 //
 // It returns errors of net/http unchanged, with two exceptions: ErrClosed if the transport is closed, and errNoStream
 // if the request must be sent over another connection (see mustChangeConn).
-func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
+func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
 	var state atomic.Int32
-	var got atomic.Int64 // time at which the request got a connection, in Unix nanoseconds
-	var opened atomic.Bool
-	ctx, stop := h.cancelIfSerial(ctx, &got)
+	ctx, stop := h.cancelIfSerial(ctx, &sent.gotAt)
 	defer stop()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
 			if sent.abandoned.Load() { // net/http is about to repeat a request that the server has refused
 				sent.cancel()
 			}
-			got.Store(time.Now().UnixNano())
+			sent.gotAt.Store(time.Now().UnixNano())
 			if state.CompareAndSwap(waits, holds) {
 				h.streamHolders.Add(1)
 			}
 			if !i.Reused {
-				opened.Store(true)
+				sent.opened.Store(true)
 				d.Owner.RecordHandshake(time.Since(start))
 			}
 			h.recordConnection(ctx, i)
@@ -488,21 +504,16 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 		} else if mustChangeConn(ctx) {
 			err = errNoStream
 		}
-		return nil, 0, err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	h.recordAnswer(d.Owner.StallTimeout()/2, q == wire.RootServers, resp.ProtoMajor >= 2)
 	a, err := d.readAnswer(resp, q)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	began := time.Unix(0, cmp.Or(sent.writtenAt.Load(), got.Load()))
-	var setup time.Duration
-	if opened.Load() {
-		setup = began.Sub(start)
-	}
-	d.recordLatency(h, q, time.Since(began))
-	return a, setup, nil
+	d.recordLatency(h, q, time.Since(sent.sentAt()))
+	return a, nil
 }
 
 // recordLatency reports took, the latency of q over h without the handshake, to the pool of h and to the Owner. The

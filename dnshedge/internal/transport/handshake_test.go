@@ -22,7 +22,7 @@ import (
 )
 
 // handshakes are the durations of a handshake if a round trip takes 20 ms.
-var handshakes = map[string]time.Duration{"tcp": 20 * time.Millisecond, "tls": 40 * time.Millisecond}
+var handshakes = map[string]time.Duration{"tcp": 20 * time.Millisecond, "tls": 40 * time.Millisecond, "https": 40 * time.Millisecond}
 
 // runNetwork runs f in fake time with a transport over the given protocol to a server. A round trip takes 20 ms.
 func runNetwork(t *testing.T, protocol string, h dnstest.Handler, f func(t *testing.T, client transport.Transport)) {
