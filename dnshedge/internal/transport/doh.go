@@ -642,7 +642,7 @@ func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 			if limit == 1 && h.streamHolders.Load() > 0 && h.isConnected() {
 				return nil, errNoStream
 			}
-			c, err := d.DialServer(ctx, network)
+			c, err := d.dialServer(ctx, network)
 			if err != nil {
 				return nil, err
 			}
@@ -666,9 +666,19 @@ func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	return h
 }
 
-// initialCapacity returns the number of requests that h may carry at the same time, as long as the server has not
-// refused one. If h has at most one connection (HTTP/2), it is one less than maxStreams, because one stream is kept for
-// probes. Otherwise (HTTP/1.1), it is the maximum number of connections of h.
+// dialServer is Config.DialServer in another goroutine. net/http would wait for ever if the Dialer ended its own by
+// runtime.Goexit. The error is errGoexit in this case.
+func (d *httpsTransport) dialServer(ctx context.Context, network string) (c net.Conn, err error) {
+	err = errGoexit
+	var dial sync.WaitGroup
+	dial.Go(func() { c, err = d.DialServer(ctx, network) })
+	dial.Wait()
+	return c, err
+}
+
+// initialCapacity returns the number of requests that h may carry at the same time until the server refuses one. For
+// HTTP/2 it is one less than maxStreams, because one stream is kept for probes. For HTTP/1.1 it is the number of
+// connections.
 func (h *httpConn) initialCapacity() int {
 	if h.limit > 1 {
 		return h.limit

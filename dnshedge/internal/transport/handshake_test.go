@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,8 +25,9 @@ import (
 // handshakes are the durations of a handshake if a round trip takes 20 ms.
 var handshakes = map[string]time.Duration{"tcp": 20 * time.Millisecond, "tls": 40 * time.Millisecond, "https": 40 * time.Millisecond}
 
-// runNetwork runs f in fake time with a transport over the given protocol to a server. A round trip takes 20 ms.
-func runNetwork(t *testing.T, protocol string, h dnstest.Handler, f func(t *testing.T, client transport.Transport)) {
+// runNetwork runs f in fake time with a transport over the given protocol to a server. A round trip takes 20 ms. The
+// function configure changes the configuration of the transport.
+func runNetwork(t *testing.T, protocol string, h dnstest.Handler, configure func(*transport.Config), f func(t *testing.T, client transport.Transport)) {
 	serverTLS, clientTLS := dnstest.Certificate() // outside the bubble
 	synctest.Test(t, func(t *testing.T) {
 		if protocol == "https" {
@@ -39,7 +41,10 @@ func runNetwork(t *testing.T, protocol string, h dnstest.Handler, f func(t *test
 		defer s.Close()
 		ln, err := n.Host("server").Listen("tcp", ":443")
 		require.NoError(t, err)
-		map[string]func(){"tcp": func() { s.ServeTCP(ln) }, "tls": func() { s.ServeTLS(ln) }, "https": func() { s.ServeHTTPS(ln) }}[protocol]()
+		pc, err := n.Host("server").ListenPacket("udp", ":443")
+		require.NoError(t, err)
+		s.ServeUDP(pc)
+		map[string]func(net.Listener){"udp": s.ServeTCP, "tcp": s.ServeTCP, "tls": s.ServeTLS, "https": s.ServeHTTPS}[protocol](ln)
 		scheme, ok := transport.FindScheme(protocol)
 		require.True(t, ok)
 		c := transport.Config{Owner: new(owner), Dialer: n.Host("client"), Addr: ln.Addr().String(), Path: scheme.Path, Size: 1232}
@@ -47,17 +52,22 @@ func runNetwork(t *testing.T, protocol string, h dnstest.Handler, f func(t *test
 			c.TLS = clientTLS.Clone()
 			c.TLS.ServerName = dnstest.Name
 		}
+		configure(&c)
 		client := scheme.New(c)
 		defer client.Close()
 		f(t, client)
 	})
 }
 
+func keepConfig(*transport.Config) {}
+
 // sendQuestion sends a question, and returns the time that it waited for handshakes.
 func sendQuestion(t *testing.T, client transport.Transport, name string) time.Duration {
 	q, err := wire.NewQuery(new(dns.Msg).SetQuestion(name, dns.TypeA))
 	assert.NoError(t, err)
-	_, setup, err := client.Exchange(context.Background(), q, 0, new(transport.QueryPath))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, setup, err := client.Exchange(ctx, q, 0, new(transport.QueryPath))
 	assert.NoError(t, err, name)
 	return setup
 }
@@ -65,7 +75,7 @@ func sendQuestion(t *testing.T, client transport.Transport, name string) time.Du
 // Two questions wait for the same handshake.
 func TestTransportReturnsSharedHandshakeTime(t *testing.T) {
 	for protocol, handshake := range handshakes {
-		runNetwork(t, protocol, success, func(t *testing.T, client transport.Transport) {
+		runNetwork(t, protocol, success, keepConfig, func(t *testing.T, client transport.Transport) {
 			var wg sync.WaitGroup
 			for i := range 2 {
 				wg.Go(func() {
@@ -97,7 +107,7 @@ func TestTransportReturnsTimeOfAllHandshakes(t *testing.T) {
 			}
 			return success(q)
 		}
-		runNetwork(t, protocol, h, func(t *testing.T, client transport.Transport) {
+		runNetwork(t, protocol, h, keepConfig, func(t *testing.T, client transport.Transport) {
 			var wg sync.WaitGroup
 			for _, name := range []string{"x.example.", "y.example."} {
 				wg.Go(func() { assert.Equal(t, 2*handshake, sendQuestion(t, client, name), protocol) })

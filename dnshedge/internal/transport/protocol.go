@@ -387,17 +387,23 @@ func (l *messageConnPool) wakeWaitingQuery() {
 	}
 }
 
-// openConn opens a connection of the pool l, and stores it, or the error, in o. It continues even if no query waits for
-// o any more, because the next query needs the connection as well. If the transport or the pool is closed meanwhile,
-// openConn closes the connection and stores ErrClosed.
-//
-// If the connection cannot be opened, but the pool has another one, the pool makes no further attempt for five seconds
-// (growPause).
+// openConn opens a connection of the pool l. It passes the connection or the error to finishOpening, which stores it in
+// o. It continues even if no query waits for o any more, because the next query needs the connection as well.
 func (p *protocolTransport) openConn(l *messageConnPool, o *pendingMessageConn) {
+	var conn MessageConn
+	err, start := errGoexit, time.Now()
+	defer func() { p.finishOpening(l, o, conn, err, time.Since(start)) }()
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
-	start := time.Now()
-	conn, err := p.dial(ctx, &p.Config)
+	conn, err = p.dial(ctx, &p.Config)
+}
+
+// finishOpening ends the opening of a connection. It stores either err or the opened connection conn in o, and adds
+// conn to the pool l. took is the time for dialing and the handshake. If the transport or the pool was closed meanwhile,
+// it closes conn and stores ErrClosed.
+//
+// If err is not nil, but the pool has another connection, the pool opens none for five seconds (growPause).
+func (p *protocolTransport) finishOpening(l *messageConnPool, o *pendingMessageConn, conn MessageConn, err error, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer close(o.done)
@@ -415,7 +421,7 @@ func (p *protocolTransport) openConn(l *messageConnPool, o *pendingMessageConn) 
 			l.nextGrowth = time.Now().Add(growPause)
 		}
 	default:
-		p.Owner.RecordHandshake(time.Since(start))
+		p.Owner.RecordHandshake(took)
 		o.conn = &pooledMessageConn{MessageConn: conn, pool: l, limit: l.connLimit(), limitSince: time.Now()}
 		l.conns = append(l.conns, o.conn)
 		l.wakeWaitingQuery()

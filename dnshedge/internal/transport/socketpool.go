@@ -159,8 +159,17 @@ func (c *socketPool) rotateSockets() {
 // addSocket opens a socket of the transport u, adds it to the pool, and returns it. If the socket cannot be opened, it
 // returns a random socket of the pool instead, or an error if the pool has none or ctx has ended. The caller must have
 // counted the new socket in the pool's fields opening and open.
-func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (*sharedSocket, error) {
-	conn, err := u.openSocket(ctx)
+func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (s *sharedSocket, err error) {
+	var conn net.Conn
+	err = errGoexit
+	defer func() { s, err = c.finishOpening(ctx, u, conn, err) }()
+	conn, err = u.openSocket(ctx)
+	return nil, err
+}
+
+// finishOpening ends the opening of a socket of the transport u. It adds the opened socket conn to the pool and returns
+// it. If err is not nil, it returns a random socket of the pool instead, or err if the pool has none or ctx has ended.
+func (c *socketPool) finishOpening(ctx context.Context, u *udpTransport, conn net.Conn, err error) (*sharedSocket, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.opening--

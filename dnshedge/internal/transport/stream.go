@@ -344,8 +344,8 @@ func (s *streamTransport) openConnection(l *streamConnPool, o *pendingConn) {
 	}
 }
 
-// errGoexit is the error of a connection whose Dialer has called runtime.Goexit.
-var errGoexit = errors.New("dnshedge: Dialer ended its goroutine")
+// errGoexit is the error of a connection whose Dialer or protocol has called runtime.Goexit.
+var errGoexit = errors.New("dnshedge: Dialer or Protocol ended its goroutine")
 
 // finishOpening ends the opening of a connection. It stores either err or the opened connection c in o, and wakes the
 // queries that wait for o. Queries of the pool l then use c. If the transport was closed meanwhile, finishOpening

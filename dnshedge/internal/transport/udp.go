@@ -214,9 +214,13 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 // udpTransport.ownSockets. It is decremented when the socket is closed or cannot be opened.
 func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
+	defer func() {
+		if d.conn == nil { // the Dialer has failed or called runtime.Goexit
+			d.ownSockets.Add(-1)
+		}
+	}()
 	conn, err := d.openSocket(ctx)
 	if err != nil {
-		d.ownSockets.Add(-1)
 		return nil, err
 	}
 	d.conn = conn
