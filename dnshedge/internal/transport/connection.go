@@ -262,7 +262,20 @@ func (c *connection) releaseID(id uint16) {
 func (c *connection) recordQueryEnd() {
 	if c.liveCount--; c.liveCount == 0 {
 		c.stallTimer.Stop()
+		c.startIdleTimer()
+	}
+}
+
+// startIdleTimer starts the idle timer after the last query for which a caller has waited. A retired connection is closed
+// at once, or after Owner.AbandonedLifetime if abandoned queries are in flight. The caller must hold mu.
+func (c *connection) startIdleTimer() {
+	switch {
+	case !c.retired:
 		c.idleTimer.Reset(c.idleTimeout)
+	case len(c.waiting) > 0:
+		c.idleTimer.Reset(c.owner.AbandonedLifetime())
+	default:
+		c.idleTimer.Reset(0)
 	}
 }
 
@@ -283,10 +296,8 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandonedQuery(p) })
 	}
 	// The stall timer runs on: the connection is as silent as before.
-	if c.liveCount--; c.liveCount == 0 && c.retired {
-		c.idleTimer.Reset(c.owner.AbandonedLifetime())
-	} else if c.liveCount == 0 {
-		c.idleTimer.Reset(c.idleTimeout)
+	if c.liveCount--; c.liveCount == 0 {
+		c.startIdleTimer()
 	}
 }
 
