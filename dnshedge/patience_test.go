@@ -48,6 +48,30 @@ func TestLastAttemptWaitsForTimeoutOfAskedServer(t *testing.T) {
 	})
 }
 
+// A server fails a question after some time: it responds to all queries at the same moment, to the latest query first.
+func TestClientEndsWhenAllAttemptsHaveFailed(t *testing.T) {
+	for _, network := range []string{"udp", "tcp"} {
+		for _, failsAfter := range []time.Duration{time.Second, 2 * time.Second, 3500 * ms} {
+			bubble(t, func(l *lab) {
+				var start time.Time
+				var queries atomic.Int64
+				l.serve("a", about("x.example.", func(q dnstest.Query) dnstest.Reply {
+					delay := failsAfter - time.Since(start) - time.Duration(queries.Add(1))*ms
+					return dnstest.Reply{Msg: dnstest.Rcode(q, dns.RcodeServerFailure), Delay: delay}
+				}, good))
+				c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{MaxHedges: 3}}, l.up(network, "a"))
+				l.learn(c)
+				time.Sleep(12 * time.Second)
+				start = time.Now()
+				r, took := l.must(c, "x.example.")
+				assert.Equal(t, dns.RcodeServerFailure, r.Rcode)
+				assert.GreaterOrEqual(t, queries.Load(), int64(4), "%s, %v: all attempts are used up", network, failsAfter)
+				assert.Equal(t, failsAfter+9*ms, took, "%s, %v: the response to the first query is the last one", network, failsAfter)
+			})
+		}
+	}
+}
+
 // One server fails a question, and the other is silent for some time. The silent server gets a query at each timeout,
 // because it is the only server that may still succeed.
 func TestClientAsksSilentServerBeforeFailingServerAgain(t *testing.T) {

@@ -208,8 +208,9 @@ type queriesResult struct {
 // sends the question again, because the race starts no further attempt. Earlier queries stay in flight, and the first
 // successful response to any of them is the result.
 //
-// If all queries have failed, runLastAttempt returns the last error. But after a refused connection or a timeout, or
-// while another attempt is running, it waits instead until the question is due to be sent again.
+// After all of them have failed, it returns the error of the query that failed last, unless a further query may
+// succeed. That is the case if this error is a refused connection or a timeout, or while another attempt is running.
+// Then it waits until the question is due to be sent again.
 func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	ctx, cancel := context.WithCancelCause(a)
 	results, running := make(chan queriesResult), 0
@@ -228,23 +229,27 @@ func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 		cancel(race.ErrLost)
 		for ; running > 0; running-- {
 			r := <-results
-			x.events.reportOutcome(a, &r.last, cancelledQueryOutcome(ctx))
+			x.events.reportOutcome(a, &r.last, failedQueryOutcome(ctx))
 		}
 	}()
 	start(x.attempts[MaxHedges])
+	otherEnded, attempts := x.nextAttemptEnd()
 	timer := time.NewTimer(x.timeToNextCheck())
 	defer timer.Stop()
-	for {
+	var lastErr error // of the query that failed last
+	for running > 0 || isUnavailable(lastErr) || attempts > 1 {
 		select {
 		case r := <-results:
-			running--
-			if r.err == nil || running == 0 && !isUnavailable(r.err) && !x.hasOtherAttempts() {
+			if running--; r.err == nil {
 				if x.events != nil {
 					x.events.lastQueries[MaxHedges] = r.last
 				}
-				return r.reply, r.err
+				return r.reply, nil
 			}
-			x.events.reportOutcome(a, &r.last, race.Failed)
+			lastErr = r.err
+			x.events.reportOutcome(a, &r.last, failedQueryOutcome(ctx))
+		case <-otherEnded:
+			otherEnded, attempts = x.nextAttemptEnd()
 		case <-timer.C:
 			if next, ok := x.admitFurtherQuery(time.Now()); ok {
 				start(next)
@@ -254,11 +259,12 @@ func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 			return attemptReply{}, ctx.Err()
 		}
 	}
+	return attemptReply{}, lastErr
 }
 
-// cancelledQueryOutcome returns the outcome, for observers, of a query that was cancelled together with ctx: Lost if
-// another query or attempt has won, and Failed if the time ran out or the caller cancelled the question.
-func cancelledQueryOutcome(ctx context.Context) race.Outcome {
+// failedQueryOutcome returns the outcome, for observers, of a query that has ended without a response, or will do so
+// because ctx, its context, has ended. It is Lost if another query or attempt has won, and Failed otherwise.
+func failedQueryOutcome(ctx context.Context) race.Outcome {
 	if context.Cause(ctx) == race.ErrLost {
 		return race.Lost
 	}
@@ -290,15 +296,6 @@ func (x *Exchange) timeToNextCheck() time.Duration {
 		return math.MaxInt64
 	}
 	return time.Until(x.checkAt)
-}
-
-// hasOtherAttempts reports whether an attempt besides the last one that the race permits is running. A primary that has
-// failed, and only waits for other attempts, does not count as running. Only runLastAttempt may call it, after a
-// failure.
-func (x *Exchange) hasOtherAttempts() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.runningOthers > 1 || x.othersEnded == nil
 }
 
 // isUnavailable reports whether err is a refused connection or a timeout (net.Error), for example because a connection

@@ -52,8 +52,8 @@ type Exchange struct {
 	mu                 sync.Mutex                   // guards the fields below; the used elements of attempts never change
 	attempts           [1 + MaxHedges]attemptTarget // elements 0 to admitted-1 are in use
 	admitted           int                          // number of attempts started, with the primary
-	runningOthers      int                          // number of attempts besides the primary that have not ended
-	othersEnded        chan struct{}                // closed when runningOthers becomes 0; nil: the primary does not wait for that
+	running            int                          // number of attempts that have not ended, without a failed primary that waits for the others
+	attemptEnded       chan struct{}                // closed when running becomes smaller; nil: no attempt waits for that
 	checkAt            time.Time                    // time at which the race must call Admit next
 	hasGrantedReadTime bool                         // Admit was called too late once, and has postponed its decision by readGrace
 	selection          serverSelection
@@ -308,9 +308,7 @@ func (x *Exchange) HedgeTimeout(time.Duration) time.Duration { return math.MaxIn
 func (x *Exchange) recordAttempt(kind attemptKind, server int, now time.Time) {
 	n := x.admitted
 	x.admitted++
-	if kind != primaryAttempt {
-		x.runningOthers++
-	}
+	x.running++
 	x.attempts[n] = attemptTarget{kind, server, x.selection.recordQuery(server, now)}
 	r := &x.retransmission
 	if kind != hedgeAttempt {
@@ -388,36 +386,51 @@ func (x *Exchange) admitHedge(now time.Time) bool {
 }
 
 // Ended implements race.Op. The race calls it after attempt n, a hedge or a retransmission, has ended. Ended reports
-// the end of a hedge to the hedge policy. If no attempt besides the primary is running any more, it ends the wait of a
-// failed primary (see waitForOtherAttempts).
+// the end of a hedge to the hedge policy, and wakes the attempts that wait for the end of others.
 func (x *Exchange) Ended(n int) {
 	if x.attempts[n].kind == hedgeAttempt && x.hedges.key != nil {
 		x.hedges.call.Ended(n)
 	}
+	x.recordAttemptEnd()
+}
+
+// recordAttemptEnd records that an attempt has ended, or that the primary waits for the others. It wakes the attempts
+// that wait for this.
+func (x *Exchange) recordAttemptEnd() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.runningOthers--; x.runningOthers == 0 && x.othersEnded != nil {
-		close(x.othersEnded)
-		x.othersEnded = nil
+	x.running--
+	if x.attemptEnded != nil {
+		close(x.attemptEnded)
+		x.attemptEnded = nil
 	}
+}
+
+// nextAttemptEnd returns the number of running attempts, and a channel that is closed when that number becomes smaller.
+// The channel is nil if no attempt is running.
+func (x *Exchange) nextAttemptEnd() (ended <-chan struct{}, running int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.attemptEnded == nil && x.running > 0 {
+		x.attemptEnded = make(chan struct{})
+	}
+	return x.attemptEnded, x.running
 }
 
 // waitForOtherAttempts waits until all attempts besides the primary have ended, or ctx ends. A failed primary must call
 // it before it returns, because the race starts no retransmission after the primary has returned an error.
 func (x *Exchange) waitForOtherAttempts(ctx context.Context) {
-	x.mu.Lock()
-	var idle chan struct{}
-	if x.runningOthers > 0 {
-		idle = make(chan struct{})
-		x.othersEnded = idle
-	}
-	x.mu.Unlock()
-	if idle == nil {
-		return
-	}
-	select {
-	case <-idle:
-	case <-ctx.Done():
+	x.recordAttemptEnd()
+	for {
+		ended, running := x.nextAttemptEnd()
+		if running == 0 {
+			return
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
