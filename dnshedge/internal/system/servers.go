@@ -170,21 +170,25 @@ func (f *Servers) latestState(now time.Time) systemState {
 // refreshState reads the configuration, stores it, and wakes the callers of latestState that wait for it. k is the
 // stored configuration. If reading fails, the servers in k remain, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
-	all, domains := k.defaultServers, k.domains
+	earlier := k
 	ok, err := f.readSystemServers(&k)
 	if !ok {
 		if f.Path != "" {
 			err = f.readConfig(&k)
 		}
-		if k.defaultServers == nil && err == nil {
+		switch {
+		case k.defaultServers != nil:
+		case err == nil:
 			k.defaultServers = []Server{{Addr: "127.0.0.1:53"}, {Addr: "[::1]:53"}}
+		default: // Ask has reported no servers for all names
+			k.defaultServers, k.rotate = earlier.defaultServers, earlier.rotate
 		}
 	}
 	k.err = nil
 	if k.defaultServers == nil {
 		k.err = err
 	}
-	if !slices.Equal(all, k.defaultServers) || !maps.EqualFunc(domains, k.domains, slices.Equal[[]Server]) {
+	if !slices.Equal(earlier.defaultServers, k.defaultServers) || !maps.EqualFunc(earlier.domains, k.domains, slices.Equal[[]Server]) {
 		k.version++
 	}
 	f.mu.Lock()

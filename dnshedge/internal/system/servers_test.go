@@ -78,6 +78,45 @@ func TestServersReadAgainAfterError(t *testing.T) {
 	assert.True(t, servers.HasRotateOption())
 }
 
+// The system reports servers for one domain only, so that the other names use the servers in the file.
+func TestServersStayWhenFileCannotBeRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "resolv.conf")
+	write := func() {
+		require.NoError(t, os.WriteFile(path, []byte("nameserver 192.0.2.53\noptions rotate\n"), 0o600))
+	}
+	vpn := netip.MustParseAddrPort("192.0.2.99:53")
+	servers := newServers(path)
+	servers.Ask = func() (system.Configuration, error) {
+		return system.Configuration{Domains: map[string][]netip.AddrPort{"corp.example": {vpn}}}, nil
+	}
+	want := []system.Server{{Addr: "192.0.2.53:53"}}
+	now := time.Now()
+	write()
+	all, err := servers.DefaultServers(now)
+	require.NoError(t, err)
+	assert.Equal(t, want, all)
+	version := servers.Version(now)
+
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Symlink(path, path)) // it cannot be opened
+	vpn = netip.MustParseAddrPort("192.0.2.100:53")
+	now = now.Add(5 * time.Second)
+	all, err = servers.DefaultServers(now)
+	require.NoError(t, err)
+	assert.Equal(t, want, all, "an error changes nothing")
+	assert.True(t, servers.HasRotateOption())
+	assert.Equal(t, map[string][]system.Server{"\x04corp\x07example\x00": {{Addr: "192.0.2.100:53"}}}, servers.Domains(now))
+	assert.Equal(t, version+1, servers.Version(now), "the system's servers have changed")
+
+	require.NoError(t, os.Remove(path))
+	write()
+	now = now.Add(5 * time.Second)
+	all, err = servers.DefaultServers(now)
+	require.NoError(t, err)
+	assert.Equal(t, want, all)
+	assert.Equal(t, version+1, servers.Version(now))
+}
+
 func TestServersReadFileWhenSystemFailsFirst(t *testing.T) {
 	busy := errors.New("the system is busy")
 	err := busy
