@@ -151,6 +151,35 @@ func TestZoneIsAskedOfServerThatAnswers(t *testing.T) {
 	})
 }
 
+// One of two servers fails three questions about a zone, and the other leaves them unanswered. The first server then
+// works again. It gets the next question about the zone, because it was never silent.
+func TestZoneIsAskedOfServerThatFailedQuestions(t *testing.T) {
+	bubble(t, func(l *lab) {
+		var works atomic.Bool
+		l.serve("a", func(q dnstest.Query) dnstest.Reply {
+			if inDeadZone(q) && !works.Load() {
+				return rcode(dns.RcodeServerFailure)(q)
+			}
+			return good(q)
+		})
+		l.serve("b", deadZone)
+		c := l.client(&dnshedge.Client{Hedge: dnshedge.Hedge{Off: true}, Timeout: 3 * time.Second}, l.up("udp", "a"), l.up("udp", "b"))
+		l.learn(c)
+		var wg sync.WaitGroup
+		for i := range 3 { // each is sent to a once, and then to b until it times out
+			wg.Go(func() { l.must(c, fmt.Sprintf("x%d.dead.example.", i)) })
+		}
+		wg.Wait()
+		works.Store(true)
+		for range 3 { // a is used later than b, and of two silent servers b would be asked first
+			l.must(c, "y.example.")
+			time.Sleep(time.Second)
+		}
+		_, took := l.must(c, "z.dead.example.")
+		assert.Equal(t, 20*ms, took)
+	})
+}
+
 // A client that asks about one zone only detects a dead server as soon as other clients do.
 func TestZoneQuestionsFindDeadServer(t *testing.T) {
 	for name, c := range map[string]*dnshedge.Client{"group": {}, "fallback": {}} {

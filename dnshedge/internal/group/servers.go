@@ -290,11 +290,12 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 }
 
 // recordUnansweredQueries records an unanswered question for each server whose last query in this exchange is older
-// than its unansweredDelay, the time after which a query counts as unanswered. A query does not count against the
-// health of a server that has sent any response since then. now is the present time.
+// than its unansweredDelay, the time after which a query counts as unanswered. It skips servers that have responded to
+// all their queries, with failures. A query does not count against the health of a server that has sent any response
+// since then. now is the present time.
 func (s *serverSelection) recordUnansweredQueries(now time.Time) {
 	for i, server := range s.servers {
-		if use := &s.histories[i]; use.queries > 0 && now.Sub(use.lastSent) >= server.unansweredDelay() {
+		if use := &s.histories[i]; use.queries > use.failures && now.Sub(use.lastSent) >= server.unansweredDelay() {
 			server.recordUnanswered(s.query, use.lastSent)
 		}
 	}
