@@ -25,8 +25,9 @@ const (
 	maxRequestsOfClient = 2048
 )
 
-// dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), for the methods GET and POST. Requests for
-// other paths than /dns-query get the status 404, and count against the limits of requests and questions as well.
+// dohHandler is an http.Handler that answers DNS over HTTPS (RFC 8484), for the methods GET, HEAD and POST. Requests
+// for other paths than /dns-query get the status 404. These requests count against the limits of requests and questions
+// as well.
 type dohHandler struct {
 	server   *dnshedge.Server // answers the queries; it has no Admit, because access decides before
 	access   *accessControl
@@ -73,8 +74,8 @@ func (d *dohHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(response) // if this fails, the client is gone
 }
 
-// readMessage returns the DNS message in an HTTP request, in wire format. The message is in the URL (GET) or in the
-// body (POST). After an error, code is the HTTP status of the response to the request.
+// readMessage returns the DNS message in an HTTP request, in wire format. The message is in the URL (GET and HEAD) or
+// in the body (POST). After an error, code is the HTTP status of the response to the request.
 func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, err error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -91,7 +92,7 @@ func readMessage(w http.ResponseWriter, r *http.Request) (b []byte, code int, er
 		}
 	default:
 		w.Header().Set("Allow", "GET, HEAD, POST")
-		return nil, http.StatusMethodNotAllowed, fmt.Errorf("method %s; want GET or POST", r.Method)
+		return nil, http.StatusMethodNotAllowed, fmt.Errorf("method %s; want GET, HEAD or POST", r.Method)
 	}
 	return b, 0, nil
 }

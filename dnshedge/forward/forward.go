@@ -62,8 +62,8 @@ type Config struct {
 	// ListenTLS lists addresses for DNS over TLS. It needs a TLSConfig.
 	ListenTLS []string
 
-	// ListenHTTPS lists addresses for DNS over HTTPS. The path is /dns-query, the methods are GET and POST, and the
-	// protocols are HTTP/1.1 and HTTP/2. It needs a TLSConfig.
+	// ListenHTTPS lists addresses for DNS over HTTPS. The path is /dns-query, the methods are GET, HEAD and POST, and
+	// the protocols are HTTP/1.1 and HTTP/2. It needs a TLSConfig.
 	ListenHTTPS []string
 
 	// Listeners answer clients over protocols of other modules, such as DNS over QUIC. Serve shuts them down. If New

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"net"
@@ -148,4 +149,30 @@ func TestDoHHandlerAnnouncesCloseInFailures(t *testing.T) {
 	d = newHandler(0, 0.001)
 	assert.Equal(t, http.StatusServiceUnavailable, status(d, http.MethodGet, dohPath, from))
 	assert.Equal(t, http.StatusTooManyRequests, status(d, http.MethodGet, dohPath, from))
+}
+
+func TestDoHHandlerReportsMethods(t *testing.T) {
+	c := &dnshedge.Client{SpecialUse: dnshedge.SpecialUseForwarder}
+	defer c.Close()
+	d := &dohHandler{
+		server: &dnshedge.Server{Client: c}, access: new(accessControl),
+		requests: &clientLimiter{maxPerClient: 1, byClient: make(map[netip.Addr]int)},
+	}
+	query, err := new(dns.Msg).SetQuestion("localhost.", dns.TypeA).Pack()
+	require.NoError(t, err)
+	request := func(method string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, dohPath+"?dns="+base64.RawURLEncoding.EncodeToString(query), bytes.NewReader(query))
+		r.RemoteAddr = "192.0.2.1:1000"
+		r.Header.Set("Content-Type", mediaType)
+		w := httptest.NewRecorder()
+		d.ServeHTTP(w, r)
+		return w
+	}
+	w := request(http.MethodPut)
+	assert.Equal(t, http.StatusMethodNotAllowed, w.Code)
+	assert.Equal(t, "GET, HEAD, POST", w.Header().Get("Allow"))
+	assert.Equal(t, "method PUT; want GET, HEAD or POST\n", w.Body.String())
+	for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPost} {
+		assert.Equal(t, http.StatusOK, request(method).Code, method)
+	}
 }

@@ -74,7 +74,7 @@ func Listen(address string, config *tls.Config) (*Listener, error) {
 }
 
 // ListenHTTP3 opens a listener for DNS over HTTP/3 at address, for example ":443". config must have a certificate. The path
-// is /dns-query, and the methods are GET and POST. The header of a request, which includes its URL, may have 8 KiB.
+// is /dns-query, and the methods are GET, HEAD and POST. The header of a request, which includes its URL, may have 8 KiB.
 func ListenHTTP3(address string, config *tls.Config) (*Listener, error) {
 	limits := &quicgo.Config{MaxIncomingStreams: maxRequests, MaxIncomingUniStreams: http3UniStreams}
 	return listen(address, config, alpnHTTP3, limits, (*serverConn).serveHTTP3)
