@@ -149,9 +149,9 @@ func (d *hostDial) contextError(ctx context.Context) error {
 // dialled. When a lookup of the host publishes addresses or ends, changed is closed. There may then be another address
 // to dial.
 //
-// If ip is the zero Addr and no dial is running, nextAddress makes the next lookup due (expireAddresses), and starts
-// this lookup if it is due now. wait is then the time for which the caller should wait for changed before DialContext
-// fails. DialContext should fail at once if wait is 0 or less.
+// If all dials have failed, nextAddress also makes the next lookup due (expireAddresses). The caller should wait until
+// changed is closed, for at most the duration wait, and then give up. It should give up at once if wait is 0 or less.
+// lookupState.waitDeadline says when a wait for a lookup ends.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()

@@ -47,6 +47,9 @@
 //
 // For a new host, IPv4 waits 50 ms for IPv6. If all addresses fail, the dial starts a lookup, waits for it for at most
 // a second, and tries new addresses.
+//
+// The lookup that has found the first addresses of a host may still be running then, because the answer for the other
+// family is late. The dial waits for that answer, until ten seconds after the start of the lookup.
 package names
 
 import (
