@@ -54,9 +54,11 @@ type Config struct {
 	// Client answers the queries. Its Validate must return nil. The Forwarder does not close it.
 	Client *dnshedge.Client
 
-	// Listen lists addresses for UDP and TCP, such as "127.0.0.1:53". Each must have a port. An address without a host
-	// stands for all addresses of the machine. Use that on Linux only: elsewhere a response over UDP may be sent from
-	// another address than the address that was asked.
+	// Listen lists addresses for UDP and TCP, such as "127.0.0.1:53". Each must have a port. With port 0, the system
+	// chooses the port, which is the same for UDP and TCP.
+	//
+	// An address without a host stands for all addresses of the machine. Use that on Linux only: elsewhere a response
+	// over UDP may be sent from another address than the address that was asked.
 	Listen []string
 
 	// ListenTLS lists addresses for DNS over TLS. It needs a TLSConfig.
@@ -241,14 +243,7 @@ func New(conf Config) (*Forwarder, error) {
 // Forwarder.Serve starts them. After an error, f.services has the listeners that were opened before.
 func (f *Forwarder) openListeners() error {
 	for _, at := range f.conf.Listen {
-		sockets, err := listenPackets(at, f.conf.Limits.UDPSockets)
-		for _, pc := range sockets {
-			f.services = append(f.services, service{pc, func() error { return f.server.ServePacket(pc) }})
-		}
-		if err != nil {
-			return fmt.Errorf("forward: listen on udp %s: %w", at, err)
-		}
-		if err := f.listenTCP(at, nil, f.server.Serve); err != nil {
+		if err := f.listenPlain(at); err != nil {
 			return err
 		}
 	}
@@ -280,6 +275,32 @@ func (f *Forwarder) openListeners() error {
 	f.metrics = newHTTPServer(f.conf.Metrics)
 	f.services = append(f.services, service{l, func() error { return f.metrics.Serve(l) }})
 	return nil
+}
+
+// maxPortTries limits how many ports listenPlain tries if the system chooses the port.
+const maxPortTries = 8
+
+// listenPlain opens the UDP sockets and the TCP listener at the address at of Config.Listen, and adds them to
+// f.services. If the port of at is 0, all of them have the same port, which the system chooses for UDP. If that port is
+// in use for TCP, listenPlain tries another one. After an error, f.services has the listeners that were opened before.
+func (f *Forwarder) listenPlain(at string) error {
+	for try := 1; ; try++ {
+		earlier := len(f.services)
+		sockets, bound, err := listenPackets(at, f.conf.Limits.UDPSockets)
+		for _, pc := range sockets {
+			f.services = append(f.services, service{pc, func() error { return f.server.ServePacket(pc) }})
+		}
+		if err != nil {
+			return fmt.Errorf("forward: listen on udp %s: %w", at, err)
+		}
+		if err = f.listenTCP(bound, nil, f.server.Serve); err == nil || bound == at || try == maxPortTries {
+			return err
+		}
+		for _, s := range f.services[earlier:] {
+			_ = s.Close()
+		}
+		f.services = f.services[:earlier]
+	}
 }
 
 // newDoHHandler returns a handler for DNS over HTTPS. Each handler has its own limit of open requests, so that requests

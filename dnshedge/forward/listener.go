@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,10 @@ import (
 // listenPackets opens n UDP sockets with the same address at, such as "127.0.0.1:53", among which the system
 // distributes clients. Where the system does not distribute clients (maxSockets), it opens at most one socket. After an
 // error it returns the sockets that were opened before.
-func listenPackets(at string, n int) (all []net.PacketConn, err error) {
+//
+// If the port of at is 0, the system chooses a port for the first socket, and all others get the same. bound is at with
+// the port of the sockets.
+func listenPackets(at string, n int) (all []net.PacketConn, bound string, err error) {
 	var c net.ListenConfig
 	if n > 1 {
 		c.Control = reusePort
@@ -24,11 +28,14 @@ func listenPackets(at string, n int) (all []net.PacketConn, err error) {
 	for range min(n, maxSockets) {
 		pc, err := c.ListenPacket(context.Background(), "udp", at)
 		if err != nil {
-			return all, err
+			return all, at, err
 		}
 		all = append(all, pc)
+		if host, _, err := net.SplitHostPort(at); err == nil {
+			at = net.JoinHostPort(host, strconv.Itoa(pc.LocalAddr().(*net.UDPAddr).Port))
+		}
 	}
-	return all, nil
+	return all, at, nil
 }
 
 // A limitedListener is a TCP listener that accepts only connections of allowed clients, and closes all others. It
