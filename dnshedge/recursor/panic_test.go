@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,10 @@ func TestResolverRecoversPanicOfDialerAndTrace(t *testing.T) {
 	for name, dial := range map[string]dialer{
 		"panic":   func() (net.Conn, error) { panic("in a Dialer") },
 		"nothing": func() (net.Conn, error) { return nil, nil },
+		"exit": func() (net.Conn, error) {
+			runtime.Goexit()
+			return nil, nil
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r := &recursor.Resolver{
@@ -37,7 +42,8 @@ func TestResolverRecoversPanicOfDialerAndTrace(t *testing.T) {
 			}
 			m := new(dns.Msg)
 			m.SetQuestion("x.example.", dns.TypeA)
-			resp, _, err := r.ExchangeContext(t.Context(), m, "")
+			resp, took, err := r.ExchangeContext(t.Context(), m, "")
+			assert.Zero(t, took, name)
 			assert.True(t, err != nil || resp.Rcode == dns.RcodeServerFailure, name)
 			require.NoError(t, r.Close())
 		})

@@ -31,6 +31,8 @@ var (
 	errEDNSRejected = errors.New("recursor: server does not support EDNS")
 	// errEvicted is the error of a query that was stopped so that another query can use its socket or slot.
 	errEvicted = errors.New("recursor: socket was needed for another query")
+	// errGoexit is the error of a query whose Dialer has called runtime.Goexit.
+	errGoexit = errors.New("recursor: Dialer ended its goroutine")
 	// errTooManyForgeries is the error of a query that has received too many messages that do not match it, and are
 	// probably forged.
 	errTooManyForgeries = transport.ErrSpoofed
@@ -53,12 +55,18 @@ func (q *query) sendAndReceive(taskDone <-chan struct{}) {
 		q.inbox.pushEvent(queryEvent{q, false})
 	}
 	q.counters.wire.Add(1)
+	q.err = errGoexit
+	defer q.endExchange()
 	if q.tcp {
 		q.counters.tcp.Add(1)
 		q.msg, q.err = q.exchangeTCP()
 	} else {
 		q.msg, q.err = q.exchangeUDP()
 	}
+}
+
+// endExchange records the end of q, whose response or error is set, and adds an event to q.inbox.
+func (q *query) endExchange() {
 	q.mu.Lock()
 	q.conn, q.cancelDial = nil, nil
 	q.mu.Unlock()
