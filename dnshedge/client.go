@@ -422,11 +422,11 @@ func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string
 		}
 	}
 	start := time.Now()
-	var stay context.Context
+	var inlineCtx context.Context
 	if ctx.Done() == nil {
-		stay = ctx
+		inlineCtx = ctx
 	}
-	out := core.answerQuestion(ctx, stay, q, address)
+	out := core.answerQuestion(ctx, inlineCtx, q, address)
 	if out.err != nil {
 		return nil, time.Since(start), out.err
 	}

@@ -13,7 +13,7 @@ import (
 // It is also the context of the exchange that answers the query. This context has no values. It ends when a newer query
 // displaces this query from the full queue.
 type clientQuery struct {
-	transport.InlineContext
+	transport.EmbeddedContext
 	core       *core
 	queue      *fairQueue
 	queueEntry queuedQuery
@@ -36,13 +36,13 @@ func (c *core) enqueueQuery(ctx context.Context, l *fairQueue, subqueueKey strin
 // removes w from its queue, and ends w, which is also a context.
 //
 // The calling goroutine may run the exchange with the servers itself. answerQueuedQuery then returns when the exchange
-// has ended, even if w was cancelled before. The end of the context stay cancels this exchange.
+// has ended, even if w was cancelled before. The end of the context inlineCtx cancels this exchange.
 //
 // displaced is true if a newer query has displaced w from the queue. An error in r is then ErrTooManyQuestions.
-func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r *result, displaced bool) {
+func (w *clientQuery) answerQueuedQuery(inlineCtx context.Context, q *wire.Query) (r *result, displaced bool) {
 	defer w.End(nil)
 	defer w.queue.dequeue(&w.queueEntry) // also if the user's code calls runtime.Goexit
-	r = w.core.answerQuestion(w, stay, q, "")
+	r = w.core.answerQuestion(w, inlineCtx, q, "")
 	if displaced = w.queue.dequeue(&w.queueEntry); displaced && r.err != nil {
 		r = &result{err: newError(q, ErrTooManyQuestions)}
 	}
@@ -52,6 +52,6 @@ func (w *clientQuery) answerQueuedQuery(stay context.Context, q *wire.Query) (r 
 // Cancel cancels the exchange of the query and counts the query as dropped. The fairQueue calls Cancel when a newer
 // query displaces this query.
 func (w *clientQuery) Cancel() {
-	w.InlineContext.Cancel()
+	w.EmbeddedContext.Cancel()
 	w.core.count.dropped.Add(1)
 }

@@ -187,15 +187,15 @@ func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cache
 // answerQuestion answers a question locally, from the cache, or from the servers, and reports the lookup to Trace. If
 // address is not empty, only the server at that address is queried.
 //
-// If stay is nil, the call returns when ctx ends, or before. If stay is not nil, the calling goroutine may query the
-// servers itself, which saves a goroutine. The call then returns when that exchange has ended, even if ctx ends
-// earlier, and the end of stay cancels the exchange. If Trace.Lookup is set, stay is ignored.
-func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, address string) *result {
+// If inlineCtx is nil, the call returns when ctx ends, or before. If inlineCtx is not nil, the calling goroutine may
+// query the servers itself, which saves a goroutine. The call then returns when that exchange has ended, even if ctx
+// ends earlier, and the end of inlineCtx cancels the exchange. If Trace.Lookup is set, inlineCtx is ignored.
+func (c *core) answerQuestion(ctx, inlineCtx context.Context, query *wire.Query, address string) *result {
 	if !c.trace.hasLookupTrace() {
-		return c.answerWithoutTrace(ctx, stay, query, address)
+		return c.answerWithoutTrace(ctx, inlineCtx, query, address)
 	}
 	start := time.Now()
-	r := c.answerWithoutTrace(ctx, nil, query, address) // not stay, because the call must not outlast ctx
+	r := c.answerWithoutTrace(ctx, nil, query, address) // not inlineCtx, because the call must not outlast ctx
 	c.trace.reportLookup(ctx, query, start, r.answer, r.err)
 	return r
 }
@@ -203,9 +203,9 @@ func (c *core) answerQuestion(ctx, stay context.Context, query *wire.Query, addr
 // answerWithoutTrace answers a question locally, from the cache, or from the servers, and does not call Trace.Lookup.
 // If address is not empty, only the server at that address is queried.
 //
-// If stay is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
-// returns when that exchange has ended, even if ctx ends earlier, and the end of stay cancels the exchange.
-func (c *core) answerWithoutTrace(ctx, stay context.Context, query *wire.Query, address string) *result {
+// If inlineCtx is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
+// returns when that exchange has ended, even if ctx ends earlier, and the end of inlineCtx cancels the exchange.
+func (c *core) answerWithoutTrace(ctx, inlineCtx context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
 	switch {
@@ -220,7 +220,7 @@ func (c *core) answerWithoutTrace(ctx, stay context.Context, query *wire.Query, 
 	}
 	cached, isUsable := c.findCachedAnswer(ctx, q)
 	if !isUsable {
-		return c.resolveShared(ctx, stay, q, cached)
+		return c.resolveShared(ctx, inlineCtx, q, cached)
 	}
 	if cached.isRefreshDue {
 		c.startRefresh(q, cached)
@@ -374,9 +374,9 @@ func (c *core) startRefresh(q question, cached cachedAnswer) {
 // A message that is not a standard query has an exchange of its own. The same holds for a question that cannot be
 // cached, if ctx ends before Timeout: a shared exchange may query the second server too late for this caller.
 //
-// If stay is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
-// returns when that exchange has ended, even if ctx ends earlier, and the end of stay cancels the exchange.
-func (c *core) resolveShared(ctx, stay context.Context, q question, cached cachedAnswer) *result {
+// If inlineCtx is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
+// returns when that exchange has ended, even if ctx ends earlier, and the end of inlineCtx cancels the exchange.
+func (c *core) resolveShared(ctx, inlineCtx context.Context, q question, cached cachedAnswer) *result {
 	deadline, hasDeadline := ctx.Deadline()
 	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
 		return c.trace.reportAnswer(ctx, q.Query, c.runFlight(ctx, nil, &sharedFlight{question: q}))
@@ -386,9 +386,9 @@ func (c *core) resolveShared(ctx, stay context.Context, q question, cached cache
 	if cached.freshness == entryStale {
 		t := time.NewTimer(c.conf.Cache.staleAfter())
 		defer t.Stop()
-		slow, stay = t.C, nil
+		slow, inlineCtx = t.C, nil
 	}
-	f := c.joinOrStartFlight(ctx, stay, q, callerFlight)
+	f := c.joinOrStartFlight(ctx, inlineCtx, q, callerFlight)
 	var left <-chan struct{}
 	select {
 	case <-f.Done: // it ran in this goroutine
@@ -471,10 +471,10 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 // there is none, it starts one for the reason purpose. A new flight has the values of ctx, but does not end with ctx.
 // Client.Close cancels it.
 //
-// If stay is nil, a new flight runs in a goroutine of its own. It is cancelled when its last caller leaves, unless its
-// answer can be cached. If stay is not nil, a new flight runs in the calling goroutine, and joinOrStartFlight returns
-// when the flight has ended. The end of stay then cancels the flight.
-func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose flightPurpose) *sharedFlight {
+// If inlineCtx is nil, a new flight runs in a goroutine of its own. It is cancelled when its last caller leaves, unless
+// its answer can be cached. If inlineCtx is not nil, a new flight runs in the calling goroutine, and joinOrStartFlight
+// returns when the flight has ended. The end of inlineCtx then cancels the flight.
+func (c *core) joinOrStartFlight(ctx, inlineCtx context.Context, q question, purpose flightPurpose) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
 	if c.conf.Cache != nil && len(c.systemServers()) > 0 { // also for a route, because aliases in its answers may lead to the system's servers
@@ -497,12 +497,12 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 	f.AddCaller()
 	c.flights[f.Key] = f
 	var untilAbandoned context.Context // ends when the last caller has left; nil: the flight then continues
-	if stay == nil && !c.isCacheable(q) {
+	if inlineCtx == nil && !c.isCacheable(q) {
 		untilAbandoned, f.Cancel = context.WithCancelCause(context.Background())
 	}
 	c.flightsMu.Unlock()
-	if stay != nil {
-		c.runFlight(detachContext(c.ctx, ctx), stay, f)
+	if inlineCtx != nil {
+		c.runFlight(detachContext(c.ctx, ctx), inlineCtx, f)
 	} else {
 		go c.runFlight(detachContext(c.ctx, ctx), untilAbandoned, f)
 	}
@@ -512,9 +512,9 @@ func (c *core) joinOrStartFlight(ctx, stay context.Context, q question, purpose 
 // runFlight queries the servers for the question of f, and returns the result. If callers share f, it also stores the
 // result in f.r and closes f.Done, which wakes these callers. Exchangers and Dialers get the values of ctx.
 //
-// The exchange is cancelled when ctx ends, when stay ends, after Timeout, or when a newer question displaces its
-// question from the full queue. stay may be nil.
-func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result) {
+// The exchange is cancelled when ctx ends, when inlineCtx ends, after Timeout, or when a newer question displaces its
+// question from the full queue. inlineCtx may be nil.
+func (c *core) runFlight(ctx, inlineCtx context.Context, f *sharedFlight) (r *result) {
 	if f.Done != nil {
 		defer func() {
 			if r == nil { // an Exchanger or a Dialer has ended the goroutine
@@ -536,8 +536,8 @@ func (c *core) runFlight(ctx, stay context.Context, f *sharedFlight) (r *result)
 	}
 	f.span.Begin(ctx, c.servers.timeout)
 	defer f.span.Cancel()
-	if f.stay = stay; stay != nil && stay.Done() != nil {
-		defer context.AfterFunc(stay, f.span.Cancel)()
+	if f.inlineCtx = inlineCtx; inlineCtx != nil && inlineCtx.Done() != nil {
+		defer context.AfterFunc(inlineCtx, f.span.Cancel)()
 	}
 	c.queryQueue.enqueue(&f.queueEntry, &f.span, f.ApproximateZone())
 	defer c.queryQueue.dequeue(&f.queueEntry)
@@ -568,11 +568,11 @@ func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 // dequeueFlight removes f, an exchange that has ended with the result r, from the queue of questions that wait for
 // servers. It also replaces an error in r that the Client itself has caused.
 //
-// If f.stay has ended, an error or a failure response becomes context.Canceled. If a newer question has displaced f, an
-// error becomes ErrTooManyQuestions. If the Client was closed and callers share f, a cancellation becomes
+// If f.inlineCtx has ended, an error or a failure response becomes context.Canceled. If a newer question has displaced
+// f, an error becomes ErrTooManyQuestions. If the Client was closed and callers share f, a cancellation becomes
 // transport.ErrClosed.
 func (c *core) dequeueFlight(f *sharedFlight, r *result) {
-	if f.stay != nil && f.stay.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
+	if f.inlineCtx != nil && f.inlineCtx.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)
 	}
 	if c.queryQueue.dequeue(&f.queueEntry) && r.err != nil {
@@ -781,12 +781,12 @@ type sharedFlight struct {
 
 	// span is the context of the exchange. It ends after Timeout, or when a newer question displaces this question from the
 	// full queue of questions that wait for servers.
-	span       transport.InlineContext
+	span       transport.EmbeddedContext
 	queueEntry queuedQuery
 	question                   // of the caller that started the flight
 	server     *group.Server   // the only server that is queried; nil: the servers of the route
 	purpose    flightPurpose   // why the servers are asked
-	stay       context.Context // a further context that ends the exchange; may be nil
+	inlineCtx  context.Context // a further context that ends the exchange; may be nil
 	origin     answerOrigin    // where the answer comes from
 	r          *result         // the result
 }

@@ -90,8 +90,8 @@ const rememberAddress = time.Minute
 const dialRemembered = 300 * time.Millisecond
 
 // A bootstrapDialer dials an upstream whose host is a name, and prevents the name from being resolved through the
-// upstream itself. The context of the dial contains a bootstrap. With this context, Client.Dial fails for the Client
-// that has the upstream, and other Clients may resolve the name.
+// upstream itself. The context of the dial contains a bootstrapMarker. With this context, Client.Dial fails for the
+// Client that has the upstream, and other Clients may resolve the name.
 //
 // If the Dialer is a net.Dialer, the address of a successful dial is used for one minute without another lookup. It is
 // discarded earlier if a dial to it or a handshake fails. Addresses found by other Dialers are not stored, because the
@@ -119,7 +119,7 @@ func (d *bootstrapDialer) DialContext(ctx context.Context, network, address stri
 			return nil, err
 		}
 	}
-	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrap{d.config, bootstrapFromContext(ctx)}), network, address)
+	conn, err := d.Dialer.DialContext(context.WithValue(ctx, bootstrapKey{}, &bootstrapMarker{d.config, bootstrapFromContext(ctx)}), network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -152,16 +152,16 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// A bootstrap is a value in the context of a dial to an upstream whose host is a name. With this context, Client.Dial
-// fails if the Client has that upstream. If it did not fail, the query for the name would wait for the dial, and the
-// dial for the query.
-type bootstrap struct {
-	by   *dialConfig // identifies the Client that has the upstream
-	from *bootstrap  // the lookup of another upstream's name during which this lookup is made; nil: none
+// A bootstrapMarker is a value in the context of a dial to an upstream whose host is a name. With this context,
+// Client.Dial fails if the Client has that upstream. If it did not fail, the query for the name would wait for the
+// dial, and the dial for the query.
+type bootstrapMarker struct {
+	by   *dialConfig      // identifies the Client that has the upstream
+	from *bootstrapMarker // the lookup of another upstream's name during which this lookup is made; nil: none
 }
 
-func bootstrapFromContext(ctx context.Context) *bootstrap {
-	b, _ := ctx.Value(bootstrapKey{}).(*bootstrap)
+func bootstrapFromContext(ctx context.Context) *bootstrapMarker {
+	b, _ := ctx.Value(bootstrapKey{}).(*bootstrapMarker)
 	return b
 }
 

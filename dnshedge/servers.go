@@ -192,7 +192,7 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore 
 	}
 	return s.retryUntilAvailable(ctx, q, func(q question) *result {
 		if s.system != nil && q.IsStandard() {
-			return s.resolveWithSystemChanges(ctx, q, explore)
+			return s.resolveWithCurrentServers(ctx, q, explore)
 		}
 		return s.resolveOnce(ctx, q, explore)
 	})
@@ -259,12 +259,12 @@ func waitForDuration(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// resolveWithSystemChanges queries the operating system's servers for q. If the system's list of servers changes before
-// there is an answer, it cancels the queries and queries the servers of the new list.
+// resolveWithCurrentServers queries the operating system's servers for q. If the system's list of servers changes
+// before there is an answer, it cancels the queries and queries the servers of the new list.
 //
 // If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
 // order, explore has no effect.
-func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question, explore bool) *result {
+func (s *clientServers) resolveWithCurrentServers(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
 		r := s.resolveWithSystemVersion(ctx, q, explore, version)
@@ -280,7 +280,7 @@ func (s *clientServers) resolveWithSystemChanges(ctx context.Context, q question
 // If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
 // order, explore has no effect.
 func (s *clientServers) resolveWithSystemVersion(ctx context.Context, q question, explore bool, version uint64) *result {
-	var mine transport.InlineContext
+	var mine transport.EmbeddedContext
 	mine.Begin(ctx, 0)
 	defer mine.Cancel()
 	var changed group.RecheckTimer
@@ -419,7 +419,7 @@ func newSingleServerTiers(g group.Servers) []queryTier {
 func probeDownServers(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
 		if later.position < tiers[0].position {
-			later.group.SendTrials(time.Now(), q)
+			later.group.RetryDownServers(time.Now(), q)
 		}
 	}
 }

@@ -219,7 +219,7 @@ func New(conf Config) (*Forwarder, error) {
 	f.server = &dnshedge.Server{Client: conf.Client, Admit: f.access.admitQuery, MaxConns: limits.Conns}
 	f.webServer = &dnshedge.Server{Client: conf.Client}
 	if conf.StateFile != "" {
-		f.state = findClientParts(conf.Client).stateStores(conf.StateFile)
+		f.state = findForwarderParts(conf.Client).stateStores(conf.StateFile)
 	}
 	for path, s := range f.state {
 		if err := checkWritable(path); err != nil {

@@ -72,8 +72,8 @@ func (g *limitedListener) Close() error {
 	return g.Listener.Close()
 }
 
-// A clientLimiter limits how many connections or requests of each client, and of all clients together, are open at a time.
-// It is safe for concurrent use.
+// A clientLimiter limits how many connections or requests of each client, and of all clients together, are open at a
+// time. It is safe for concurrent use.
 type clientLimiter struct {
 	maxPerClient int // limit for one client
 	maxTotal     int // limit for all clients; 0: no limit
@@ -96,8 +96,8 @@ func (c *clientLimiter) tryAdd(ip netip.Addr) bool {
 	return true
 }
 
-// remove counts one connection or request less for the client with the address ip, because it has ended. The caller must
-// have counted it with tryAdd.
+// remove counts one connection or request less for the client with the address ip, because it has ended. The caller
+// must have counted it with tryAdd.
 func (c *clientLimiter) remove(ip netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,9 +166,9 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// closeToFreeSlot makes the connection end, because another connection needs its slot: its place among the limited number of
-// open connections. If inUse is false, the connection is closed at once. If inUse is true, a request is being answered,
-// and the connection is closed after that response.
+// closeToFreeSlot makes the connection end, because another connection needs its slot: its place among the limited
+// number of open connections. If inUse is false, the connection is closed at once. If inUse is true, a request is being
+// answered, and the connection is closed after that response.
 func (c *limitedConn) closeToFreeSlot(inUse bool) {
 	c.closesAfterResponse.Store(true)
 	if !inUse {
@@ -186,12 +186,12 @@ func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*l
 // lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
 const lastWriteTime = time.Second
 
-// trackConnUse is the callback of the HTTPS server for changes of a connection's state (http.Server.ConnState). is is
-// the new state of conn. trackConnUse reports to the connection limiter whether conn is answering a request. When the
-// limit of connections is reached, connections that are not in use are closed first.
-func trackConnUse(conn net.Conn, is http.ConnState) {
+// trackConnUse is the callback of the HTTPS server for changes of a connection's state (http.Server.ConnState). state
+// is the new state of conn. trackConnUse reports to the connection limiter whether conn is answering a request. When
+// the limit of connections is reached, connections that are not in use are closed first.
+func trackConnUse(conn net.Conn, state http.ConnState) {
 	c := limitedConnOf(conn)
-	switch is {
+	switch state {
 	case http.StateActive:
 		if !c.busy.Swap(true) {
 			c.slot.BeginUse()
@@ -209,8 +209,8 @@ func trackConnUse(conn net.Conn, is http.ConnState) {
 // connContextKey is the context key under which the HTTPS server stores the connection of a request, a *limitedConn.
 type connContextKey struct{}
 
-// withLimitedConn returns a context for the HTTP requests of the connection c. announceClose finds the connection in that
-// context.
+// withLimitedConn returns a context for the HTTP requests of the connection c. announceClose finds the connection in
+// that context.
 func withLimitedConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connContextKey{}, limitedConnOf(c))
 }

@@ -23,13 +23,13 @@ type metric struct {
 func MetricsHandler(prefix string, c *dnshedge.Client) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		writeMetrics(w, prefix, findClientParts(c))
+		writeMetrics(w, prefix, findForwarderParts(c))
 	})
 }
 
 // writeMetrics writes the statistics of a Client, and of its resolver or validator, to w in the text format of
 // Prometheus. The name of each metric begins with prefix and an underscore.
-func writeMetrics(w io.Writer, prefix string, parts clientParts) {
+func writeMetrics(w io.Writer, prefix string, parts forwarderParts) {
 	client, upstreams := parts.client.Stats(), parts.upstreams.Stats()
 	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
 	all := []metric{
@@ -112,7 +112,7 @@ func roundDuration(d time.Duration) time.Duration { return d.Round(10 * time.Mic
 // WriteReport writes the statistics of c, and of its resolver or validator, to w as text for people. c must not be nil.
 // The format may change.
 func WriteReport(w io.Writer, c *dnshedge.Client) {
-	parts := findClientParts(c)
+	parts := findForwarderParts(c)
 	client, upstreams := c.Stats(), parts.upstreams.Stats()
 	cache := cmp.Or(client.Cache, new(observe.DNSCacheStats))
 	fmt.Fprintf(w, "questions %d  cache hits %d  stale %d  local %d  refreshes %d  failures %d  cached bytes %d\n",

@@ -33,24 +33,24 @@ func newHTTPServer(h http.Handler) *httpServer {
 			MaxConcurrentStreams: 128,
 			WriteByteTimeout:     2 * idleTime, // over HTTP/2, WriteTimeout ends no connection whose client reads nothing
 		},
-		ConnState: s.trackNewConns,
+		ConnState: s.handleConnState,
 	}
 	return s
 }
 
-// trackNewConns is the callback for changes of a connection's state (http.Server.ConnState). is is the new state of
-// conn. trackNewConns records which open connections have not sent a request yet, so that Shutdown can close them. It
-// also calls stateChanged.
-func (s *httpServer) trackNewConns(conn net.Conn, is http.ConnState) {
+// handleConnState is the callback for changes of a connection's state (http.Server.ConnState). state is the new state
+// of conn. handleConnState records which open connections have not sent a request yet, so that Shutdown can close them.
+// It also calls stateChanged.
+func (s *httpServer) handleConnState(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
-	if is == http.StateNew {
+	if state == http.StateNew {
 		s.unusedConns[conn] = true
 	} else {
 		delete(s.unusedConns, conn)
 	}
 	s.mu.Unlock()
 	if s.stateChanged != nil {
-		s.stateChanged(conn, is)
+		s.stateChanged(conn, state)
 	}
 }
 

@@ -41,7 +41,7 @@ func (n *Names) DialContext(ctx context.Context, network, address string) (net.C
 		}
 		return n.trackByAddress(ctx, conn, ip.Unmap()), nil
 	}
-	h, err := n.acquireKnownHost(ctx, name, want, false)
+	h, err := n.acquireResolvedHost(ctx, name, want, false)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
 	}
@@ -149,7 +149,7 @@ func (d *hostDial) contextError(ctx context.Context) error {
 // dialled. When a lookup of the host publishes addresses or ends, changed is closed. There may then be another address
 // to dial.
 //
-// If all dials have failed, nextAddress also makes the next lookup due (expireAddresses). The caller should wait until
+// If all dials have failed, nextAddress also makes the next lookup due (requestLookup). The caller should wait until
 // changed is closed, for at most the duration wait, and then give up. It should give up at once if wait is 0 or less.
 // lookupState.waitDeadline says when a wait for a lookup ends.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
@@ -166,7 +166,7 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 		if d.err == nil {
 			d.err = &net.OpError{Op: "dial", Net: d.network, Err: newUnsuitableError(h.name)}
 		}
-		h.expireAddresses(now)
+		h.requestLookup(now)
 		h.startLookupIfDue(now)
 		if h.lookup != nil {
 			wait = h.lookup.waitEnd.Sub(now)
@@ -187,7 +187,7 @@ func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 
 // recordFailure records that the dial r has failed, so that its address is dialled last for a minute at this port. If
 // the last completed dial to the address at this port succeeded, the host may have lost the address. recordFailure then
-// also makes the next lookup due (expireAddresses).
+// also makes the next lookup due (requestLookup).
 func (d *hostDial) recordFailure(r dialrace.Result) {
 	h := d.h
 	h.n.mu.Lock()
@@ -200,14 +200,14 @@ func (d *hostDial) recordFailure(r dialrace.Result) {
 	s.failed = now
 	if s.reached && a.removedAt.IsZero() {
 		s.reached = false
-		h.expireAddresses(now)
+		h.requestLookup(now)
 		h.startLookupIfDue(now)
 	}
 }
 
 // recordSuccess records that the dial r has succeeded. It returns the connection, which counts as a connection of the
-// host until it is closed. Addresses whose dial started earlier and is still running are recorded as failed, because they
-// are slower.
+// host until it is closed. Addresses whose dial started earlier and is still running are recorded as failed, because
+// they are slower.
 func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	h := d.h
 	h.n.mu.Lock()
@@ -223,10 +223,10 @@ func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	return h.n.trackConn(r.Conn, r.IP, []*host{h})
 }
 
-// A connTracking records one open connection: its remote address, and the hosts to which it belongs. While the
+// A trackedConn records one open connection: its remote address, and the hosts to which it belongs. While the
 // connection is open, these hosts are looked up again whenever the TTL of their addresses ends. If one of them loses
 // the address, the RoundTripper of Drain can close the connection.
-type connTracking struct {
+type trackedConn struct {
 	n      *Names
 	hosts  []*host // hosts to which the connection belongs
 	ip     netip.Addr
@@ -239,12 +239,12 @@ type connTracking struct {
 //
 // The result is a wrapper of c, whose Close removes the record. The caller must hold mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
-	t := &connTracking{n: n, hosts: hosts, ip: ip}
+	t := &trackedConn{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
 	for _, h := range hosts {
 		a := h.addrs[ip]
 		if a == nil { // it was removed while it was dialled
-			a = &hostAddress{conns: make(map[*connTracking]struct{}), removedAt: now}
+			a = &hostAddress{conns: make(map[*trackedConn]struct{}), removedAt: now}
 			h.addrs[ip] = a
 		}
 		a.conns[t] = struct{}{}
@@ -285,7 +285,7 @@ func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) n
 
 // recordClosed removes the connection from the hosts to which it belongs, because it is closed. Only the first call has
 // an effect.
-func (t *connTracking) recordClosed() {
+func (t *trackedConn) recordClosed() {
 	t.once.Do(func() {
 		t.n.mu.Lock()
 		defer t.n.mu.Unlock()
@@ -299,15 +299,15 @@ func (t *connTracking) recordClosed() {
 	})
 }
 
-// getTracking returns t. Connection types that embed a *connTracking inherit this method, and trackingOf calls it to find
-// the record of a connection.
-func (t *connTracking) getTracking() *connTracking { return t }
+// getTracking returns t. Connection types that embed a *trackedConn inherit this method, and trackingOf calls it to
+// find the record of a connection.
+func (t *trackedConn) getTracking() *trackedConn { return t }
 
 // A conn is a connection that DialContext returns, if it is neither a *net.TCPConn nor a *net.UDPConn. Its Close also
 // removes it from the hosts to which it belongs (recordClosed).
 type conn struct {
 	net.Conn
-	*connTracking
+	*trackedConn
 }
 
 func (c conn) Close() error {
@@ -322,7 +322,7 @@ func (c conn) NetConn() net.Conn { return c.Conn }
 // Close also removes it from the hosts to which it belongs (recordClosed).
 type tcpConn struct {
 	*net.TCPConn
-	*connTracking
+	*trackedConn
 }
 
 func (c tcpConn) Close() error {
@@ -337,7 +337,7 @@ func (c tcpConn) NetConn() net.Conn { return c.TCPConn }
 // net.PacketConn. Its Close also removes it from the hosts to which it belongs (recordClosed).
 type udpConn struct {
 	*net.UDPConn
-	*connTracking
+	*trackedConn
 }
 
 func (c udpConn) Close() error {

@@ -244,10 +244,10 @@ func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 
 // trackingOf returns the record of a connection that DialContext has made, or nil for any other connection. c may be a
 // wrapper with a method NetConn, such as a TLS connection.
-func trackingOf(c net.Conn) *connTracking {
+func trackingOf(c net.Conn) *trackedConn {
 	for {
 		switch t := c.(type) {
-		case interface{ getTracking() *connTracking }:
+		case interface{ getTracking() *trackedConn }:
 			return t.getTracking()
 		case interface{ NetConn() net.Conn }:
 			c = t.NetConn()

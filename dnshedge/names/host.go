@@ -68,7 +68,7 @@ type hostAddress struct {
 	isSourceUnsure bool                   // the source could not be determined
 	removedAt      time.Time              // when the host's answer lacked the address for the first time; zero: the host has the address
 	ports          map[string]*portHealth // ports that were dialled
-	conns          map[*connTracking]struct{}
+	conns          map[*trackedConn]struct{}
 }
 
 // A portHealth records whether dials to one port of an address succeeded. Ports are separate, because the failure of
@@ -209,9 +209,9 @@ func (h *host) armLookupTimer(now time.Time) {
 	})
 }
 
-// expireAddresses makes the next lookup due before the TTL of the addresses has ended: at the present time now, or
+// requestLookup makes the next lookup due before the TTL of the addresses has ended: at the present time now, or
 // MinTTL after the start of the last lookup if that is later. The addresses remain in use. The caller must hold mu.
-func (h *host) expireAddresses(now time.Time) {
+func (h *host) requestLookup(now time.Time) {
 	due := h.lastLookup.Add(h.n.minTTL())
 	if due.Before(now) {
 		due = now
@@ -433,7 +433,7 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 		a := h.addrs[ip]
 		switch {
 		case a == nil:
-			h.addrs[ip] = &hostAddress{conns: make(map[*connTracking]struct{})}
+			h.addrs[ip] = &hostAddress{conns: make(map[*trackedConn]struct{})}
 		case a.removedAt.IsZero():
 			continue
 		default:

@@ -182,7 +182,7 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 		}
 		return []netip.Addr{ip}, nil
 	}
-	h, err := n.acquireKnownHost(ctx, host, want, true)
+	h, err := n.acquireResolvedHost(ctx, host, want, true)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (n *Names) Refresh(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if h := n.hosts[canonicalHost(host)]; h != nil && !n.closed {
-		h.expireAddresses(time.Now())
+		h.requestLookup(time.Now())
 		if h.users > 0 {
 			h.startLookupIfDue(time.Now())
 		}
@@ -291,17 +291,17 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// acquireKnownHost returns the state of the host name, which has at least one known address of any family. If the host
-// has no addresses, or their TTL has ended, acquireKnownHost starts a lookup. It waits for the results of all families
-// in want if all is true, and otherwise for any result.
+// acquireResolvedHost returns the state of the host name, which has at least one known address of any family. If the
+// host has no addresses, or their TTL has ended, acquireResolvedHost starts a lookup. It waits for the results of all
+// families in want if all is true, and otherwise for any result.
 //
 // If the host has addresses already, the wait takes at most one second (lookupPatience). There is no wait if the
 // previous lookup failed.
 //
 // The error is not nil if Names is closed, or if the lookup or ctx has ended and no address is known. If the error is
 // nil, the caller must call releaseHost.
-func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
-	h, err := n.waitForKnownHost(ctx, name, want, all)
+func (n *Names) acquireResolvedHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
+	h, err := n.waitForResolvedHost(ctx, name, want, all)
 	if err != nil && ctx.Err() != nil {
 		cause := context.Cause(ctx)
 		err = &net.DNSError{UnwrapErr: cause, Err: cause.Error(), Name: name, IsTimeout: ctx.Err() == context.DeadlineExceeded}
@@ -309,12 +309,12 @@ func (n *Names) acquireKnownHost(ctx context.Context, name string, want addressF
 	return h, err
 }
 
-// waitForKnownHost looks up the host name if its addresses are not known or their TTL has ended, waits, and returns the
-// host's state. It waits for the results of all families in want if all is true, and otherwise for any result.
+// waitForResolvedHost looks up the host name if its addresses are not known or their TTL has ended, waits, and returns
+// the host's state. It waits for the results of all families in want if all is true, and otherwise for any result.
 //
-// The error is not nil if no address is known after the wait. If ctx has ended, acquireKnownHost replaces this error.
-// If the error is nil, the caller must call releaseHost.
-func (n *Names) waitForKnownHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
+// The error is not nil if no address is known after the wait. If ctx has ended, acquireResolvedHost replaces this
+// error. If the error is nil, the caller must call releaseHost.
+func (n *Names) waitForResolvedHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -342,8 +342,8 @@ func (n *Names) waitForKnownHost(ctx context.Context, name string, want addressF
 	return nil, h.err
 }
 
-// releaseHost ends one use of h, which began with acquireKnownHost or acquireHost. After the last use, h is not looked
-// up again, and may be removed from memory. The caller must not hold mu.
+// releaseHost ends one use of h, which began with acquireResolvedHost or acquireHost. After the last use, h is not
+// looked up again, and may be removed from memory. The caller must not hold mu.
 func (n *Names) releaseHost(h *host) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -47,7 +47,7 @@ type Exchange struct {
 	start  time.Time // time at which Run was called
 	// primaryContext is the context of the primary. Waiting for it is cheaper than waiting for the context of the
 	// race.Attempt.
-	primaryContext *transport.InlineContext
+	primaryContext *transport.EmbeddedContext
 
 	mu                 sync.Mutex                   // guards the fields below; the used elements of attempts never change
 	attempts           [1 + MaxHedges]attemptTarget // elements 0 to admitted-1 are in use
@@ -67,8 +67,8 @@ type Exchange struct {
 type exchangeRace struct {
 	race           race.Race[attemptReply]
 	attempt        race.Attempt
-	adoptedContext race.AdoptedContext     // context that attempt derives from span
-	span           transport.InlineContext // cancellable context of the primary
+	adoptedContext race.AdoptedContext       // context that attempt derives from span
+	span           transport.EmbeddedContext // cancellable context of the primary
 }
 
 // An attemptTarget holds the kind of an attempt, and the server of its first query.

@@ -51,7 +51,7 @@ type health struct {
 	failedQuestions [maxFailures]*wire.Query // one question for each of the failureCount names
 	probeInterval   time.Duration            // time between two probes; it grows while probes fail
 	nextProbe       time.Time                // earliest time of the next probe
-	nextTrial       time.Time                // earliest time of the next trial (see tryBeginTrial)
+	nextRetry       time.Time                // earliest time at which the server may be retried while it is down (see tryBeginRetry)
 	isProbing       bool                     // a probe is running
 	hasFailedProbe  bool                     // the last probe failed, and no response came since
 	notice          policy.ReportThrottle    // limits how often changes are logged
@@ -212,18 +212,16 @@ func (h *health) tryBeginProbe(now time.Time) bool {
 	return due
 }
 
-// tryBeginTrial reports whether a trial may begin at the time now. A trial sends a client's question to this server,
-// although the server is down, to find out whether it works again.
-//
-// After tryBeginTrial has returned true, it returns false for the present interval between probes, which is half a
-// second to ten seconds (see endProbe).
-func (h *health) tryBeginTrial(now time.Time) bool {
+// tryBeginRetry reports whether a client's question may be sent to the server at the time now, although the server is
+// down, to find out whether it works again. After it has returned true, it returns false for the present interval
+// between probes, which is half a second to ten seconds.
+func (h *health) tryBeginRetry(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if now.Before(h.nextTrial) {
+	if now.Before(h.nextRetry) {
 		return false
 	}
-	h.nextTrial = now.Add(max(h.probeInterval, minProbeInterval))
+	h.nextRetry = now.Add(max(h.probeInterval, minProbeInterval))
 	return true
 }
 

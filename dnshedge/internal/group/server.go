@@ -209,9 +209,9 @@ func (s *Server) TryBeginAbandonedQuery() bool {
 // for each true result of TryBeginAbandonedQuery.
 func (s *Server) EndAbandonedQuery() { s.runningAbandoned.Add(-1) }
 
-// AbandonedLifetime returns how long an abandoned query, whose caller has gone, may wait for its response: two seconds,
-// or the Client's Timeout if that is shorter.
-func (s *Server) AbandonedLifetime() time.Duration {
+// AbandonedQueryLifetime returns how long an abandoned query, whose caller has gone, may wait for its response: two
+// seconds, or the Client's Timeout if that is shorter.
+func (s *Server) AbandonedQueryLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }
 
@@ -230,14 +230,13 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
-// sendTrial sends the client's question q to this server, although the server is down, to find out whether it works
-// again. The query runs in the background, and its response is recorded like any other response. It does nothing if the
-// opcode of q is not QUERY, or if the last trial is too recent (see tryBeginTrial).
+// retryDownServer sends the client's question q to this server, although the server is down, to find out whether it
+// works again. The query runs in the background, and its response is recorded like any other response. It does nothing
+// if the opcode of q is not QUERY, or if the last retry is too recent (see tryBeginRetry).
 //
-// A trial is needed because the probes of a working server may fail: it may refuse questions about the root, and the
-// other names may be broken.
-func (s *Server) sendTrial(now time.Time, q *wire.Query) {
-	if q.IsStandard() && s.tryBeginTrial(now) {
+// Probes do not suffice, because a working server may refuse the questions of a probe.
+func (s *Server) retryDownServer(now time.Time, q *wire.Query) {
+	if q.IsStandard() && s.tryBeginRetry(now) {
 		s.pool.conf.Spawn(func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 			defer cancel()

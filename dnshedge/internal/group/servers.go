@@ -145,12 +145,12 @@ func (g Servers) ProbeUnhealthy(now time.Time, q *wire.Query, first *Server) {
 	}
 }
 
-// SendTrials sends the client's question q in the background to each server that is down, at most once per probe
+// RetryDownServers sends the client's question q in the background to each server that is down, at most once per probe
 // interval, to find out whether the server works again. now is the present time.
-func (g Servers) SendTrials(now time.Time, q *wire.Query) {
+func (g Servers) RetryDownServers(now time.Time, q *wire.Query) {
 	for _, s := range g {
 		if s.IsDown() {
-			s.sendTrial(now, q)
+			s.retryDownServer(now, q)
 		}
 	}
 }

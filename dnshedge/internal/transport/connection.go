@@ -266,14 +266,14 @@ func (c *connection) recordQueryEnd() {
 	}
 }
 
-// startIdleTimer starts the idle timer after the last query for which a caller has waited. A retired connection is closed
-// at once, or after Owner.AbandonedLifetime if abandoned queries are in flight. The caller must hold mu.
+// startIdleTimer starts the idle timer after the last query for which a caller has waited. A retired connection is
+// closed at once, or after Owner.AbandonedQueryLifetime if abandoned queries are in flight. The caller must hold mu.
 func (c *connection) startIdleTimer() {
 	switch {
 	case !c.retired:
 		c.idleTimer.Reset(c.idleTimeout)
 	case len(c.waiting) > 0:
-		c.idleTimer.Reset(c.owner.AbandonedLifetime())
+		c.idleTimer.Reset(c.owner.AbandonedQueryLifetime())
 	default:
 		c.idleTimer.Reset(0)
 	}
@@ -283,7 +283,7 @@ func (c *connection) startIdleTimer() {
 // response is still measured. abandonQuery has no effect if the response has arrived or the connection has ended.
 //
 // It calls Owner.TryBeginAbandonedQuery. If that returns true, EndAbandonedQuery is called once: when the response
-// arrives, when the connection ends, or after Owner.AbandonedLifetime.
+// arrives, when the connection ends, or after Owner.AbandonedQueryLifetime.
 func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,7 +293,7 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	p.abandoned = true
 	p.isCounted = c.owner.TryBeginAbandonedQuery()
 	if p.isCounted {
-		time.AfterFunc(c.owner.AbandonedLifetime(), func() { c.endAbandonedQuery(p) })
+		time.AfterFunc(c.owner.AbandonedQueryLifetime(), func() { c.endAbandonedQuery(p) })
 	}
 	// The stall timer runs on: the connection is as silent as before.
 	if c.liveCount--; c.liveCount == 0 {

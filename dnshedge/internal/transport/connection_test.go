@@ -23,7 +23,7 @@ func (o *owner) RecordIgnored(error)                       { o.ignored++ }
 func (o *owner) RecordRetry()                              {}
 func (o *owner) TryBeginAbandonedQuery() bool              { return true }
 func (o *owner) EndAbandonedQuery()                        {}
-func (o *owner) AbandonedLifetime() time.Duration          { return time.Second }
+func (o *owner) AbandonedQueryLifetime() time.Duration     { return time.Second }
 func (o *owner) StallTimeout() time.Duration               { return time.Second }
 
 func FuzzFrames(f *testing.F) {

@@ -371,8 +371,8 @@ func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer sends q over h, returns the response and the time that q waited for a handshake, and releases h. It stores
-// in sent the progress of the request.
+// fetchAnswer sends q over h, returns the response and the time that q waited for a handshake, and releases h. It
+// stores in sent the progress of the request.
 //
 // The error is a connectionError if q may be sent again over another connection. There are three cases:
 //
@@ -466,7 +466,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
 	var state atomic.Int32
-	ctx, stop := h.cancelIfSerial(ctx, &sent.gotAt)
+	ctx, stop := h.newRequestContext(ctx, &sent.gotAt)
 	defer stop()
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
@@ -615,7 +615,7 @@ type httpConn struct {
 	serial      bool        // a connection uses HTTP/1.1, although limit is 1
 
 	// movable has the functions that cancel requests which began before the protocol was known. Each key points to the
-	// time at which the request got a connection, in Unix nanoseconds; 0: it waits (see cancelIfSerial).
+	// time at which the request got a connection, in Unix nanoseconds; 0: it waits (see newRequestContext).
 	movable map[*atomic.Int64]context.CancelCauseFunc
 
 	lastServerClose time.Time // time at which the server last ended a connection; zero: never
@@ -794,7 +794,7 @@ func (h *httpConn) retireConnection() {
 }
 
 // recordConnection records that a request got the connection of h that i describes. ctx is the context of the request,
-// which cancelIfSerial has returned. When h connects for the first time, waiting requests get its streams.
+// which newRequestContext has returned. When h connects for the first time, waiting requests get its streams.
 //
 // net/http may choose a connection for a request that was canceled to be sent over another httpConn (see
 // mustChangeConn). recordConnection closes this connection, so that the request is not written.
@@ -853,13 +853,13 @@ func (h *httpConn) retireSerialConnection() {
 	}
 }
 
-// cancelIfSerial returns a context for a request over h, which ends with ctx. It also ends, with the cause errNoStream,
-// if the connection of h proves to use HTTP/1.1 while the request waits for the connection. The connection carries one
-// request at a time, so the request must be sent over another httpConn.
+// newRequestContext returns a context for a request over h, which ends with ctx. It also ends, with the cause
+// errNoStream, if the connection of h proves to use HTTP/1.1 while the request waits for the connection. The connection
+// carries one request at a time, so the request must be sent over another httpConn.
 //
 // *got must be 0. When the request gets a connection, the caller must store the time in got, in Unix nanoseconds. The
 // caller must call stop when the request has ended.
-func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ context.Context, stop func()) {
+func (h *httpConn) newRequestContext(ctx context.Context, got *atomic.Int64) (_ context.Context, stop func()) {
 	if h.limit > 1 || h.isHTTP2.Load() {
 		return ctx, func() {}
 	}
@@ -883,7 +883,7 @@ func (h *httpConn) cancelIfSerial(ctx context.Context, got *atomic.Int64) (_ con
 }
 
 // mustChangeConn reports whether a request was canceled with errNoStream, in order to be sent over another httpConn
-// (see cancelIfSerial). ctx is the context of the request, which cancelIfSerial has returned.
+// (see newRequestContext). ctx is the context of the request, which newRequestContext has returned.
 func mustChangeConn(ctx context.Context) bool {
 	return ctx.Err() != nil && context.Cause(ctx) == errNoStream
 }

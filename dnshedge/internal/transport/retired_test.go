@@ -73,7 +73,7 @@ func TestRetiredConnectionClosesAfterUnwrittenQuery(t *testing.T) {
 		<-d.writing
 		wg.Wait()
 		assert.EqualValues(t, 1, d.open.Load())
-		time.Sleep(time.Second) // Owner.AbandonedLifetime
+		time.Sleep(time.Second) // Owner.AbandonedQueryLifetime
 		assert.Zero(t, d.open.Load())
 	})
 }

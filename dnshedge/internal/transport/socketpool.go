@@ -74,7 +74,7 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 		return r.a, r.err
 	case <-ctx.Done():
 	}
-	if left := d.Owner.AbandonedLifetime() - time.Since(d.sent); left > 0 && d.Owner.TryBeginAbandonedQuery() {
+	if left := d.Owner.AbandonedQueryLifetime() - time.Since(d.sent); left > 0 && d.Owner.TryBeginAbandonedQuery() {
 		time.AfterFunc(left, func() {
 			s.endQuery(d, udpResult{})
 			d.Owner.EndAbandonedQuery()
@@ -202,8 +202,8 @@ func (c *socketPool) removeSocket(s *sharedSocket) {
 	}
 }
 
-// addQuery gives d a random unused ID, stores the time in d.sent, and adds d to the waiting queries. It returns false if
-// the socket accepts no further queries, because it is retired or closed, or has used half of all IDs (maxPending).
+// addQuery gives d a random unused ID, stores the time in d.sent, and adds d to the waiting queries. It returns false
+// if the socket accepts no further queries, because it is retired or closed, or has used half of all IDs (maxPending).
 func (s *sharedSocket) addQuery(d *udpQuery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -102,9 +102,9 @@ type Owner interface {
 	TryBeginAbandonedQuery() bool
 	// EndAbandonedQuery is called once for each call of TryBeginAbandonedQuery that returned true.
 	EndAbandonedQuery()
-	// AbandonedLifetime returns how long an abandoned query may wait for its response. The time starts when the query is
+	// AbandonedQueryLifetime returns how long an abandoned query may wait for its response. The time starts when the query is
 	// sent over UDP. With other protocols, it starts when the query is abandoned.
-	AbandonedLifetime() time.Duration
+	AbandonedQueryLifetime() time.Duration
 	// StallTimeout returns how long a connection with waiting queries may receive nothing. After that time, the next query
 	// uses a new connection.
 	StallTimeout() time.Duration
@@ -114,11 +114,11 @@ type Owner interface {
 // o.TryBeginAbandonedQuery must have returned true for the query. The query sends its result to the channel done, from
 // which it is dropped.
 //
-// If there is no result after o.AbandonedLifetime, awaitAbandonedQuery calls cancel, which must end the query. At the
-// end it calls o.EndAbandonedQuery.
+// If there is no result after o.AbandonedQueryLifetime, awaitAbandonedQuery calls cancel, which must end the query. At
+// the end it calls o.EndAbandonedQuery.
 func awaitAbandonedQuery[T any](o Owner, done <-chan T, cancel func()) {
 	defer o.EndAbandonedQuery()
-	t := time.NewTimer(o.AbandonedLifetime())
+	t := time.NewTimer(o.AbandonedQueryLifetime())
 	defer t.Stop()
 	select {
 	case <-done:
@@ -273,7 +273,7 @@ func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 	if !q.IsStandard() {
 		a, setup, written, err := e.SendOnce(ctx, q, w)
 		if err != nil && written {
-			err = &mayBeReceivedError{err}
+			err = &possiblyReceivedError{err}
 		}
 		return a, setup, err
 	}
@@ -314,14 +314,15 @@ func isEDNSRejected(a *wire.Answer) bool {
 	return a.Rcode() == dns.RcodeFormatError || a.Rcode() == dns.RcodeNotImplemented && !a.EDNS
 }
 
-// A mayBeReceivedError wraps the error of a message that must not be sent twice and that the server may have received.
-type mayBeReceivedError struct{ error }
+// A possiblyReceivedError wraps the error of a message that must not be sent twice and that the server may have
+// received.
+type possiblyReceivedError struct{ error }
 
-func (e *mayBeReceivedError) Unwrap() error { return e.error }
+func (e *possiblyReceivedError) Unwrap() error { return e.error }
 
 // MayBeReceived reports whether err means that the server may have received the message, although no response came. The
 // message must then not be sent again. It only returns true for messages with an opcode other than QUERY.
 func MayBeReceived(err error) bool {
-	var written *mayBeReceivedError
+	var written *possiblyReceivedError
 	return errors.As(err, &written)
 }

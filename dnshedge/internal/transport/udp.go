@@ -234,7 +234,7 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 	_ = d.conn.SetReadDeadline(deadline)
 	expiring := false
 	var a *wire.Answer
-	s, ok := ctx.(*InlineContext)
+	s, ok := ctx.(*EmbeddedContext)
 	if _, own := conn.(*net.UDPConn); ok && own { // other net.Conns may use ctx, which is locked while it calls d
 		s.addListener(d)
 		a, err = d.readResponse()
@@ -412,13 +412,13 @@ func (u *udpTransport) reportSpoofed(err error) {
 }
 
 // abandonQuery ends a query whose caller no longer waits for the response. If Owner.TryBeginAbandonedQuery returns
-// true, the query's own socket stays open until Owner.AbandonedLifetime after the query was written. The latency of a
-// late response can then be measured, and that response cannot reach the next socket with the same port.
+// true, the query's own socket stays open until Owner.AbandonedQueryLifetime after the query was written. The latency
+// of a late response can then be measured, and that response cannot reach the next socket with the same port.
 //
 // expiring must be true if the query's context has ended, but its call of endContext may follow later. abandonQuery
 // repeats a read of the socket that this call interrupts.
 func (d *udpQuery) abandonQuery(expiring bool) {
-	left := d.Owner.AbandonedLifetime() - time.Since(d.sent)
+	left := d.Owner.AbandonedQueryLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.TryBeginAbandonedQuery() {
 		d.closeSocket()
 		return

@@ -18,14 +18,14 @@ func TestSpanEndsLikeContext(t *testing.T) {
 	type key struct{}
 	for name, tc := range map[string]struct {
 		timeout time.Duration
-		do      func(s *transport.InlineContext, parent context.CancelCauseFunc)
+		do      func(s *transport.EmbeddedContext, parent context.CancelCauseFunc)
 		took    time.Duration
 		err     error
 	}{
-		"by End":          {time.Hour, func(s *transport.InlineContext, _ context.CancelCauseFunc) { s.End(mine) }, 0, context.Canceled},
-		"with its parent": {time.Hour, func(_ *transport.InlineContext, p context.CancelCauseFunc) { p(mine) }, 0, context.Canceled},
-		"with its time":   {time.Second, func(*transport.InlineContext, context.CancelCauseFunc) {}, time.Second, context.DeadlineExceeded},
-		"with its parent's time": {0, func(*transport.InlineContext, context.CancelCauseFunc) {}, time.Minute,
+		"by End":          {time.Hour, func(s *transport.EmbeddedContext, _ context.CancelCauseFunc) { s.End(mine) }, 0, context.Canceled},
+		"with its parent": {time.Hour, func(_ *transport.EmbeddedContext, p context.CancelCauseFunc) { p(mine) }, 0, context.Canceled},
+		"with its time":   {time.Second, func(*transport.EmbeddedContext, context.CancelCauseFunc) {}, time.Second, context.DeadlineExceeded},
+		"with its parent's time": {0, func(*transport.EmbeddedContext, context.CancelCauseFunc) {}, time.Minute,
 			context.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestSpanEndsLikeContext(t *testing.T) {
 				defer stop()
 				parent, cancel := context.WithCancelCause(parent)
 				defer cancel(nil)
-				var s, child transport.InlineContext
+				var s, child transport.EmbeddedContext
 				s.Begin(parent, tc.timeout)
 				child.Begin(&s, 0)
 				derived, stopDerived := context.WithCancel(&child)
@@ -65,7 +65,7 @@ func TestSpanEndsLikeContext(t *testing.T) {
 				}
 				child.Cancel()
 				s.Cancel()
-				var late transport.InlineContext
+				var late transport.EmbeddedContext
 				late.Begin(&s, 0)
 				assert.Equal(t, tc.err, late.Err())
 			})
@@ -76,7 +76,7 @@ func TestSpanEndsLikeContext(t *testing.T) {
 func TestSpanEndsConcurrently(t *testing.T) {
 	for range 200 {
 		ctx, cancel := context.WithCancel(t.Context())
-		var s, child transport.InlineContext
+		var s, child transport.EmbeddedContext
 		s.Begin(ctx, time.Hour)
 		child.Begin(&s, 0)
 		var wg sync.WaitGroup
@@ -84,7 +84,7 @@ func TestSpanEndsConcurrently(t *testing.T) {
 		wg.Go(s.Cancel)
 		wg.Go(child.Cancel)
 		wg.Go(func() {
-			var other transport.InlineContext
+			var other transport.EmbeddedContext
 			other.Begin(&s, time.Hour)
 			other.Cancel()
 		})

@@ -5,10 +5,10 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// clientParts holds the parts of a Forwarder whose state is saved and whose statistics are reported. They are the
+// forwarderParts holds the parts of a Forwarder whose state is saved and whose statistics are reported. They are the
 // Client that answers queries, the Client that queries upstream servers, and the resolver or validator, if there is
 // one.
-type clientParts struct {
+type forwarderParts struct {
 	client    *dnshedge.Client // answers the forwarder's clients
 	upstreams *dnshedge.Client // asks servers; without a validator it is equal to client
 	resolver  resolver         // nil: none
@@ -26,11 +26,11 @@ type resolver interface {
 // that this package calls, so that programs without validation do not link package dnssec.
 type validator interface{ Stats() observe.RecursorStats }
 
-// findClientParts returns the parts of the Forwarder whose Client is c. If the Exchanger of c is a resolver or
+// findForwarderParts returns the parts of the Forwarder whose Client is c. If the Exchanger of c is a resolver or
 // validator, this Exchanger is one of the parts. If a validator wraps another Client, the other Client queries the
 // upstream servers, and otherwise c does.
-func findClientParts(c *dnshedge.Client) clientParts {
-	parts := clientParts{client: c, upstreams: c}
+func findForwarderParts(c *dnshedge.Client) forwarderParts {
+	parts := forwarderParts{client: c, upstreams: c}
 	switch e := c.Exchanger.(type) {
 	case resolver:
 		parts.resolver = e
@@ -47,7 +47,7 @@ func findClientParts(c *dnshedge.Client) clientParts {
 
 // stateStores returns the parts whose state is saved. The keys of the map are the names of their files. The state of
 // the Client is in file. The names of the other files are file with the ending ".servers" or ".upstreams".
-func (c clientParts) stateStores(file string) map[string]stateStore {
+func (c forwarderParts) stateStores(file string) map[string]stateStore {
 	all := map[string]stateStore{file: c.client}
 	if c.resolver != nil {
 		all[file+".servers"] = c.resolver

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// An InlineContext is a cancellable context.Context that can be a field of another struct, which saves a dozen
+// An EmbeddedContext is a cancellable context.Context that can be a field of another struct, which saves a dozen
 // allocations for each query. It ends when End is called, when its parent ends, or at its deadline. Begin must be
 // called before use, and End or Cancel afterwards. It must not be copied.
-type InlineContext struct {
+type EmbeddedContext struct {
 	parent       context.Context // the context from which the context is derived
 	end          time.Time       // the context's own deadline; zero: only the parent may have a deadline
 	timer        *time.Timer     // ends the context at its own deadline; nil: it has none
-	stopWatching func() bool     // undoes context.AfterFunc of the parent; nil: the parent is an InlineContext or never ends
+	stopWatching func() bool     // undoes context.AfterFunc of the parent; nil: the parent is an EmbeddedContext or never ends
 
 	mu            sync.Mutex     // guards the fields below
 	err           error          // result of Err; nil: the context has not ended
@@ -24,16 +24,16 @@ type InlineContext struct {
 	watcherBuffer [2]endListener // initial memory for listeners
 }
 
-var _ context.Context = (*InlineContext)(nil)
+var _ context.Context = (*EmbeddedContext)(nil)
 
-// An endListener is notified when an InlineContext ends, by a call of endContext. err and cause are the values that Err
-// and contextCause return for that context. The context's lock is held during the call, so endContext must not block or
-// call a method of the context.
+// An endListener is notified when an EmbeddedContext ends, by a call of endContext. err and cause are the values that
+// Err and contextCause return for that context. The context's lock is held during the call, so endContext must not
+// block or call a method of the context.
 type endListener interface{ endContext(err, cause error) }
 
 // Begin starts the context, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 or less
 // means no timeout.
-func (s *InlineContext) Begin(parent context.Context, timeout time.Duration) {
+func (s *EmbeddedContext) Begin(parent context.Context, timeout time.Duration) {
 	s.parent = parent
 	s.listeners = s.watcherBuffer[:0]
 	if timeout > 0 {
@@ -43,7 +43,7 @@ func (s *InlineContext) Begin(parent context.Context, timeout time.Duration) {
 			s.timer = time.AfterFunc(timeout, func() { s.endContext(context.DeadlineExceeded, context.DeadlineExceeded) })
 		}
 	}
-	if p, ok := parent.(*InlineContext); ok {
+	if p, ok := parent.(*EmbeddedContext); ok {
 		p.addListener(s)
 	} else if parent.Done() != nil {
 		s.stopWatching = context.AfterFunc(parent, func() { s.endContext(parent.Err(), context.Cause(parent)) })
@@ -52,12 +52,12 @@ func (s *InlineContext) Begin(parent context.Context, timeout time.Duration) {
 
 // End ends the context with the error context.Canceled and the given cause, unless it has already ended. It also
 // releases the timer and the registration with the parent. A nil cause means context.Canceled.
-func (s *InlineContext) End(cause error) {
+func (s *EmbeddedContext) End(cause error) {
 	if cause == nil {
 		cause = context.Canceled
 	}
 	s.endContext(context.Canceled, cause)
-	if p, ok := s.parent.(*InlineContext); ok {
+	if p, ok := s.parent.(*EmbeddedContext); ok {
 		p.removeListener(s)
 	} else if s.stopWatching != nil {
 		s.stopWatching()
@@ -68,11 +68,11 @@ func (s *InlineContext) End(cause error) {
 }
 
 // Cancel ends the context with the error and the cause context.Canceled.
-func (s *InlineContext) Cancel() { s.End(nil) }
+func (s *EmbeddedContext) Cancel() { s.End(nil) }
 
 // endContext ends the context with the given error and cause, and calls its listeners. Further calls have no effect. It
-// implements endListener, so that a derived InlineContext ends with its parent.
-func (s *InlineContext) endContext(err, cause error) {
+// implements endListener, so that a derived EmbeddedContext ends with its parent.
+func (s *EmbeddedContext) endContext(err, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -89,7 +89,7 @@ func (s *InlineContext) endContext(err, cause error) {
 }
 
 // addListener registers w: w.endContext is called when the context ends, or at once if the context has already ended.
-func (s *InlineContext) addListener(w endListener) {
+func (s *EmbeddedContext) addListener(w endListener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -101,7 +101,7 @@ func (s *InlineContext) addListener(w endListener) {
 
 // removeListener removes w from the listeners that addListener has registered. It returns false if w is not registered,
 // for example because the context has ended and has called w.endContext.
-func (s *InlineContext) removeListener(w endListener) bool {
+func (s *EmbeddedContext) removeListener(w endListener) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.Index(s.listeners, w)
@@ -113,7 +113,7 @@ func (s *InlineContext) removeListener(w endListener) bool {
 
 // Deadline implements context.Context. It returns the end of the timeout that was passed to Begin, or the parent's
 // deadline if that is earlier or there was no timeout. It returns false if there is no deadline.
-func (s *InlineContext) Deadline() (time.Time, bool) {
+func (s *EmbeddedContext) Deadline() (time.Time, bool) {
 	if s.timer != nil {
 		return s.end, true
 	}
@@ -121,7 +121,7 @@ func (s *InlineContext) Deadline() (time.Time, bool) {
 }
 
 // Done implements context.Context. The first call creates the channel, because most contexts need none.
-func (s *InlineContext) Done() <-chan struct{} {
+func (s *EmbeddedContext) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done == nil {
@@ -135,21 +135,21 @@ func (s *InlineContext) Done() <-chan struct{} {
 
 // Err implements context.Context. It returns nil until the context has ended, and then context.Canceled,
 // context.DeadlineExceeded, or the error of the parent.
-func (s *InlineContext) Err() error {
+func (s *EmbeddedContext) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
 // Value implements context.Context. It returns the parent's value.
-func (s *InlineContext) Value(key any) any { return s.parent.Value(key) }
+func (s *EmbeddedContext) Value(key any) any { return s.parent.Value(key) }
 
 // AfterFunc registers f, which is called in a goroutine of its own when the context ends, or at once if it has already
 // ended. stop cancels the registration. It returns false if f was called already or stop was called before.
 //
 // The functions context.AfterFunc and context.WithCancel use this method if a context has it. Otherwise they would
 // start a goroutine for each derived context.
-func (s *InlineContext) AfterFunc(f func()) (stop func() bool) {
+func (s *EmbeddedContext) AfterFunc(f func()) (stop func() bool) {
 	w := &afterFuncListener{f}
 	s.addListener(w)
 	return func() bool { return s.removeListener(w) }
@@ -161,9 +161,9 @@ type afterFuncListener struct{ f func() }
 func (a *afterFuncListener) endContext(error, error) { go a.f() }
 
 // contextCause returns the cause of the end of ctx, or nil if ctx has not ended. Unlike context.Cause, it also returns
-// the cause of an InlineContext, for which context.Cause returns only ctx.Err().
+// the cause of an EmbeddedContext, for which context.Cause returns only ctx.Err().
 func contextCause(ctx context.Context) error {
-	s, ok := ctx.(*InlineContext)
+	s, ok := ctx.(*EmbeddedContext)
 	if !ok {
 		return context.Cause(ctx)
 	}
