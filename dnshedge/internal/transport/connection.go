@@ -99,8 +99,7 @@ type connection struct {
 }
 
 // A pendingQuery is a query in flight on a connection. It is abandoned when its caller no longer waits for the
-// response, for example because a hedge was answered first. An abandoned query keeps its ID, so that its late response
-// is not taken for the response to another query (RFC 7766 §6.2.1).
+// response. An abandoned query keeps its ID, so that no other query gets its late response (RFC 7766 §6.2.1).
 type pendingQuery struct {
 	q         *wire.Query // the question that was sent
 	sent      time.Time   // time at which the query got its ID
@@ -189,9 +188,8 @@ func WriteFrame(c io.Writer, q *wire.Query, id uint16, options wire.PackOptions)
 	return err
 }
 
-// ReadFrame reads a DNS message from a stream, where two bytes with its length precede each message (RFC 1035 §4.2.2).
-// It returns the message without its length. The error is ErrFrame if the message is shorter than a DNS header, or else
-// the error of the reader.
+// ReadFrame reads one DNS message from a stream. A length of two bytes precedes each message (RFC 1035 §4.2.2) and is
+// not returned. The error is ErrFrame if the message is shorter than a DNS header, or else the error of the reader.
 func ReadFrame(in io.Reader) ([]byte, error) {
 	var head [2]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -205,11 +203,9 @@ func ReadFrame(in io.Reader) ([]byte, error) {
 	return frame, err
 }
 
-// registerQuery gives p an unused ID and adds it to the queries in flight. The caller must then write p, or call
-// releaseID. It returns the ID, and the number of queries that the connection has had so far, including p but no
-// probes.
-//
-// The error is errRetired if the connection accepts no further queries, or a connectionError if it has ended.
+// registerQuery adds p to the queries in flight, with an unused ID. queries is the number registered so far. The caller
+// must write p or call releaseID. The error is errRetired if the connection accepts no more queries, or a
+// connectionError if it has ended.
 func (c *connection) registerQuery(p *pendingQuery) (id uint16, queries int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,10 +276,7 @@ func (c *connection) startIdleTimer() {
 }
 
 // abandonQuery records that the caller of p no longer waits for the response. p keeps its ID, and the latency of a late
-// response is still measured. abandonQuery has no effect if the response has arrived or the connection has ended.
-//
-// It calls Owner.TryBeginAbandonedQuery. If that returns true, EndAbandonedQuery is called once: when the response
-// arrives, when the connection ends, or after Owner.AbandonedQueryLifetime.
+// response is still measured. It has no effect if the response has arrived or the connection has ended.
 func (c *connection) abandonQuery(p *pendingQuery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,6 +286,7 @@ func (c *connection) abandonQuery(p *pendingQuery) {
 	p.abandoned = true
 	p.isCounted = c.owner.TryBeginAbandonedQuery()
 	if p.isCounted {
+		// The response or the end of the connection may end it earlier.
 		time.AfterFunc(c.owner.AbandonedQueryLifetime(), func() { c.endAbandonedQuery(p) })
 	}
 	// The stall timer runs on: the connection is as silent as before.
@@ -399,13 +393,9 @@ func (c *connection) closeIfIdle() {
 	}
 }
 
-// probeIfSilent tests whether the connection still works. The stall timer calls it when queries are in flight and
-// nothing has arrived for half of Owner.StallTimeout or longer. The first call sends a probe, a query for the NS
-// records of the root. If nothing arrives until the second call, that call retires the connection: later queries use
-// another one.
-//
-// While probes are disabled (see probePolicy), the first call sends no probe, but the second call retires the
-// connection all the same.
+// probeIfSilent is called by a timer if queries are in flight and nothing has arrived for some time. If permitted, the
+// first call sends a probe (a query for the root's NS records). If nothing arrives until the second call, later queries
+// use another connection.
 func (c *connection) probeIfSilent() {
 	c.mu.Lock()
 	if c.err != nil || c.retired {
@@ -420,7 +410,7 @@ func (c *connection) probeIfSilent() {
 	c.probing = true
 	c.probes++
 	c.stallTimer.Reset(c.owner.StallTimeout() / 2)
-	if c.stream.probing.areProbesDisabled() {
+	if c.stream.probing.areProbesDisabled() { // the second call retires the connection all the same
 		c.mu.Unlock()
 		return
 	}

@@ -95,14 +95,9 @@ func parseRetryAfter(header string, now time.Time) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// An httpsTransport sends queries over HTTPS (RFC 8484). It uses GET by default, and the DNS ID 0, so that HTTP caches
-// can respond.
-//
-// There are three connection pools: for the first query of each DNS question, for its hedges and retransmissions, and
-// for probes while these must not share a connection with other queries (see probePolicy).
-//
-// A pool opens a further connection only if the open ones have too few streams. A connection that has been silent for
-// too long gets no further queries (see probeIfSilent).
+// An httpsTransport sends queries over HTTPS (RFC 8484), by default with GET. It has three connection pools: for the
+// first query of each DNS question, for its hedges and retransmissions, and for a question that may make the server
+// close the connection.
 type httpsTransport struct {
 	Config
 	url            url.URL                   // URL of the server, without a query
@@ -161,15 +156,9 @@ func (d *httpsTransport) Close() {
 	}
 }
 
-// Exchange implements Transport. n is the number of earlier queries with the same question to this server, which
-// selects the pool. w records the connection that q uses. The results are the response, and the time that q waited for
-// handshakes.
-//
-// If the connection fails (the error is a connectionError), Exchange sends q again over the same pool. If the second
-// connection fails too, and had other requests in flight, Exchange sends q over a connection of its own.
-//
-// A failure that a probe may have caused does not count as one of these two, and q is sent again over the same pool.
-// That is done at most eight times (maxRetries), and not if q itself asks the question of a probe.
+// Exchange implements Transport. n is the number of earlier queries with the same question to this server. The duration
+// is the time that q waited for handshakes. w records the connection. If the connection fails, Exchange sends q again,
+// at most ten times.
 func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
 		return d.exchangeExclusively(ctx, q, w)
@@ -198,16 +187,14 @@ func (d *httpsTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *
 	}
 }
 
-// exchangeExclusively sends q over a new connection that no other query uses. The server may close a connection because
-// of q, and other queries must not be lost then. The results are the response, and the time that q waited for
-// handshakes. w records the connection.
-//
-// At most eight of these queries (maxExclusive) run at the same time. A further query waits until one of them ends, and
-// fails with the cause of ctx if ctx ends first.
+// exchangeExclusively sends q over a new connection that no other query uses. The duration is the time that q waited
+// for handshakes. At most eight of these queries (maxExclusive) run at the same time. Others wait, at most until ctx
+// ends. w records the connection.
 func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
 	select {
 	case d.exclusiveSlots <- struct{}{}:
 		defer func() { <-d.exclusiveSlots }()
+		// If the server closes the connection because of q, no other query is lost.
 		a, setup, _, err := d.sendRequest(ctx, q, exclusivePool, w)
 		return a, setup, err
 	case <-ctx.Done():
@@ -215,14 +202,10 @@ func (d *httpsTransport) exchangeExclusively(ctx context.Context, q *wire.Query,
 	}
 }
 
-// SendOnce implements sender. It sends q, a message that the server must not get twice, over the connection pool for
-// first queries. If the connection has ended before the request was written, it uses another one, up to eight times
-// (maxRetries).
-//
-// setup is the time that q waited for handshakes. written matters only if err is not nil: it is true if the server may
-// have received q. w records the connection.
+// SendOnce implements sender. It sends q, a message that the server must not get twice. setup is the time that q waited
+// for handshakes. If err is not nil, written is true if the server may have received q. w records the connection.
 func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
-	for retries := 0; ; retries++ {
+	for retries := 0; ; retries++ { // again if the connection has ended before the request was written
 		var more time.Duration
 		a, more, written, err = d.sendRequest(ctx, q, 0, w)
 		setup += more
@@ -233,11 +216,8 @@ func (d *httpsTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPa
 	}
 }
 
-// sendRequest sends q over a connection of the pool with the given index, or over a connection of its own if pool is
-// exclusivePool. It returns the response. setup is the time that q waited for handshakes. w records the connection.
-//
-// If err is not nil, written is false only if the request was certainly not written. If the connection had no free
-// stream (errNoStream), sendRequest tries again, unless q was written and must not be repeated.
+// sendRequest sends q over a connection of the pool with this index, or a new one for exclusivePool. setup is the time
+// that q waited for handshakes. After an error, written is true if the server may receive q. w records the connection.
 func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for {
 		d.mu.Lock()
@@ -256,20 +236,16 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 		var more time.Duration
 		a, more, written, err = d.sendOverConn(ctx, h, q)
 		setup += more
+		// Without a free stream, send q again, except if it was written and must not be repeated.
 		if !errors.Is(err, errNoStream) || written && !q.IsStandard() || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
 }
 
-// sendOverConn sends q over h. It returns the response, and in setup the time that q waited for a handshake. written is
-// true if the request was written, or may still be written after an error.
-//
-// If ctx ends first, it returns the cause of ctx at once. If the request was written and Owner.TryBeginAbandonedQuery
-// returns true, the request continues in the background, to measure its latency.
-//
-// The caller must have counted the request in d.wg, and in h by addRequest. When the request ends, sendOverConn undoes
-// both.
+// sendOverConn sends q over h. setup is the time that q waited for a handshake. After an error, written is true if the
+// server may receive q. The caller must call d.wg.Add and h.addRequest before. sendOverConn undoes both when the
+// request has ended.
 func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.Query) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	// The request has a context of its own, which ctx does not end. Servers treat a client
 	// that cancels streams as an attacker (ENHANCE_YOUR_CALM), and the latency of the
@@ -303,7 +279,7 @@ func (d *httpsTransport) sendOverConn(ctx context.Context, h *httpConn, q *wire.
 		d.Owner.EndAbandonedQuery()
 		return nil, 0, true, contextCause(ctx)
 	}
-	sent.abandoned.Store(true)
+	sent.abandoned.Store(true) // the request continues, to measure its latency
 	d.wg.Go(func() { awaitAbandonedQuery(d.Owner, done, cancel) })
 	return nil, 0, true, contextCause(ctx)
 }
@@ -324,14 +300,9 @@ func (p *requestProgress) sentAt() time.Time {
 	return time.Unix(0, cmp.Or(p.writtenAt.Load(), p.gotAt.Load(), time.Now().UnixNano()))
 }
 
-// acquireConn returns a connection over which q can be sent: one of the pool with the given index, or a new one that no
-// other query uses if pool is exclusivePool. A probe, the query wire.RootServers, does not wait for a free stream.
-//
-// Other queries of a pool wait until a stream is free or ctx ends. The error is localerror.ErrBusy if q would probably
-// miss the deadline of ctx, and ErrClosed if the transport closes.
-//
-// During the wait, w records the oldest connection of the pool. The caller must pass the returned connection to
-// fetchAnswer, which releases it.
+// acquireConn returns a connection for q from the pool with this index, or a new one if pool is exclusivePool. It may
+// wait until ctx ends. The error is localerror.ErrBusy if q would probably miss its deadline. The caller must pass the
+// connection to fetchAnswer.
 func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case pool == exclusivePool:
@@ -339,18 +310,15 @@ func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool in
 		h.addRequest()
 		h.retireConnection()
 		return h, nil
-	case q == wire.RootServers:
+	case q == wire.RootServers: // a probe does not wait for a free stream
 		return d.pools[pool].acquireProbeConn(), nil
 	}
 	return d.pools[pool].acquireConn(ctx, w)
 }
 
-// probeIfSilent tests whether h still works. The stall timer calls it when requests are in flight and nothing has
-// arrived for half of Owner.StallTimeout or longer. The first call sends a probe over h, a query for the NS records of
-// the root. If nothing arrives until the second call, that call retires h: later requests use other connections.
-//
-// While probes are disabled (see probePolicy), the first call sends no probe, but the second call retires h all the
-// same.
+// probeIfSilent is called by a timer if requests wait and nothing arrives over h for some time. If permitted, the first
+// call sends a probe (a query for the root's NS records). If nothing arrives until the second call, later requests use
+// another httpConn.
 func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	wait := d.Owner.StallTimeout() / 2
 	if !h.tryBeginProbe(wait) {
@@ -362,7 +330,7 @@ func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || d.probing.areProbesDisabled() || !h.addRequest() {
-		return
+		return // the second call retires h all the same
 	}
 	d.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(d.ctx, 2*wait)
@@ -371,14 +339,8 @@ func (d *httpsTransport) probeIfSilent(h *httpConn) {
 	})
 }
 
-// fetchAnswer sends q over h, returns the response and the time that q waited for a handshake, and releases h. It
-// stores in sent the progress of the request.
-//
-// The error is a connectionError if q may be sent again over another connection. There are three cases:
-//
-//   - The server has ended a connection that had carried a response, a probe, or a request other than q.
-//   - The server has reset the stream of a query for a reason that may be temporary (see isStreamReset).
-//   - The server may not accept h as an additional connection (see recordFailure).
+// fetchAnswer sends q over h, and then releases h. The duration is the time that q waited for a handshake. It stores
+// the progress of the request in sent. The error is a connectionError if q may be sent again over another connection.
 func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, time.Duration, error) {
 	defer h.releaseRequest()
 	if h.pool != nil && q != wire.RootServers {
@@ -414,7 +376,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 			err = &connectionError{error: err, sent: sent.writtenAt.Load() != 0}
 		}
 		return a, setup, err
-	} else if unwanted {
+	} else if unwanted { // the server may not accept h as an additional connection
 		others = true
 	}
 	if sent.writtenAt.Load() != 0 {
@@ -423,6 +385,7 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	if probed {
 		d.probing.disableProbes()
 	}
+	// The reason need not be q: a probe or another request was in flight, or the connection has worked before.
 	if others = others || !alone; probed || others || h.hasAnswered.Load() {
 		err = &connectionError{error: err, sent: sent.writtenAt.Load() != 0, hadOthers: others, endedByProbe: probed}
 	}
@@ -442,15 +405,14 @@ func (e streamError) Error() string {
 }
 
 // isStreamReset reports whether err means that the server has reset an HTTP/2 stream (RFC 9113 §6.4) for a reason that
-// may be temporary. These are the error codes NO_ERROR, INTERNAL_ERROR, REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM.
-// Proxies reset a stream when the connection to their own server ends. HTTP/1.1 has no streams; the connection ends
-// instead.
+// may be temporary, for example with the error code REFUSED_STREAM.
 func isStreamReset(err error) bool {
-	var reset streamError
+	var reset streamError // HTTP/1.1 has no streams; the connection ends instead
 	if !errors.As(err, &reset) {
 		return false
 	}
 	const noError, internalError, refusedStream, cancel, enhanceYourCalm = 0x0, 0x2, 0x7, 0x8, 0xb // RFC 9113 §7
+	// Proxies reset a stream when the connection to their own server ends.
 	switch reset.Code {
 	case noError, internalError, refusedStream, cancel, enhanceYourCalm:
 		return true
@@ -458,10 +420,8 @@ func isStreamReset(err error) bool {
 	return false
 }
 
-// roundTrip sends q over h and returns the response. It stores in sent the progress of the request.
-//
-// It returns errors of net/http unchanged, with two exceptions: ErrClosed if the transport is closed, and errNoStream
-// if the request must be sent over another connection (see mustChangeConn).
+// roundTrip sends q over h and returns the response. It stores the progress of the request in sent. The error is
+// ErrClosed if the transport is closed, and errNoStream if the request must be sent over another connection.
 func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
@@ -496,6 +456,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 			h.streamHolders.Add(-1)
 		}
 	}()
+	// The ID is 0, so that HTTP caches can respond (RFC 8484 §4.1).
 	b := q.Append(make([]byte, 0, 256), 0, wire.PackOptions{Size: d.Size, Pad: true})
 	resp, err := h.http.RoundTrip(d.newRequest(b, q.IsStandard()).WithContext(traced))
 	if err != nil {
@@ -526,8 +487,8 @@ func (d *httpsTransport) recordLatency(h *httpConn, q *wire.Query, took time.Dur
 }
 
 // readAnswer parses the DNS message in the HTTP response resp, and subtracts the age of a cached response from the
-// TTLs. It returns an error if the HTTP status code is not 200 or the Content-Type is not application/dns-message. It
-// also does if the message is invalid, or is no response to q (see wire.Query.CheckResponse).
+// TTLs. It returns an error if the status code is not 200, the Content-Type is wrong, or the message is no valid
+// response to q.
 func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.Answer, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, statusError(resp)
@@ -557,32 +518,31 @@ func (d *httpsTransport) readAnswer(resp *http.Response, q *wire.Query) (*wire.A
 	return a, nil
 }
 
-// newRequest returns an HTTP request with the DNS message b. repeat must be true if net/http may send the request
-// again, for example after the server has closed the connection. The method is POST if Config.Post is true or repeat is
-// false, and GET otherwise. If repeat is false, the request has a body without GetBody, which prevents a repetition.
-func (d *httpsTransport) newRequest(b []byte, repeat bool) *http.Request {
+// newRequest returns an HTTP request with the DNS message b. repeatable permits net/http to send the request again, for
+// example after the server has closed the connection. The method is POST if Config.Post is true or repeatable is false,
+// and GET otherwise.
+func (d *httpsTransport) newRequest(b []byte, repeatable bool) *http.Request {
 	u := d.url
 	r := &http.Request{Method: http.MethodGet, URL: &u, Host: u.Host, Header: http.Header{"Accept": {mediaType}, "User-Agent": {""}}}
-	if !d.Post && repeat {
+	if !d.Post && repeatable {
 		u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(b)
 		return r
 	}
 	r.Method = http.MethodPost
 	r.Header["Content-Type"] = []string{mediaType}
-	if repeat {
+	if repeatable {
 		r.Header["Idempotency-Key"] = nil // a nil value permits net/http to repeat the request, and is not sent
 	}
 	r.ContentLength = int64(len(b))
 	r.Body = io.NopCloser(bytes.NewReader(b))
-	if repeat {
+	if repeatable { // without GetBody, net/http cannot repeat the request
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
 	}
 	return r
 }
 
-// An httpConn is one HTTP/2 connection, or a group of HTTP/1.1 connections, because each of these carries one request
-// at a time. It has a client of net/http, which opens a connection for the first request, and may open another one
-// after the server has closed it. An httpConn belongs to a pool, or is for a single request.
+// An httpConn is one HTTP/2 connection, or a group of HTTP/1.1 connections, each of which carries one request at a
+// time. It connects when the first request is sent, and again if the server has closed the connection.
 type httpConn struct {
 	limit        int                  // maximum number of open connections; more than 1 only for HTTP/1.1
 	http         *http.Transport      // opens the connections and sends the requests
@@ -624,11 +584,8 @@ type httpConn struct {
 	lastProbeEnd    time.Time // time at which a connection last ended with a probe in flight; zero: never
 }
 
-// newHTTPConn returns an httpConn for the server, with at most limit open connections. It opens none. limit must be 1,
-// except if the server uses HTTP/1.1, whose connections carry one request at a time.
-//
-// If limit is 1 and the server permits no more streams on the connection, net/http dials a second time. That dial fails
-// with errNoStream, because only the pool may open further connections, each with an httpConn of its own.
+// newHTTPConn returns an httpConn for the server, without opening a connection. limit is the maximum number of open
+// connections. It must be 1, or may be more if the server uses HTTP/1.1, whose connections carry one request at a time.
 func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h := &httpConn{limit: limit, stallTimeout: d.Owner.StallTimeout}
 	h.capacity = h.initialCapacity()
@@ -640,7 +597,7 @@ func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h.http = &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			if limit == 1 && h.streamHolders.Load() > 0 && h.isConnected() {
-				return nil, errNoStream
+				return nil, errNoStream // only the pool may open further connections, each with its own httpConn
 			}
 			c, err := d.dialServer(ctx, network)
 			if err != nil {
@@ -730,12 +687,8 @@ func (h *httpConn) addRequest() bool {
 	return true
 }
 
-// tryBeginProbe reports whether the caller must send a probe over h, a query that shows whether the connection works.
-// It must be called when nothing has arrived for half of the stall timeout or longer. If it returns true, it has
-// restarted the stall timer with the duration wait.
-//
-// If nothing has arrived since the last call that returned true, it retires h and returns false. It also returns false
-// if no request is in flight, or h is already retired.
+// tryBeginProbe reports whether the caller must now test h by a query. wait is the time until the timer starts the next
+// test. If nothing has arrived since the last test, it returns false, and h accepts no further requests.
 func (h *httpConn) tryBeginProbe(wait time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -766,19 +719,16 @@ func (h *httpConn) beginRequest(probe bool) (number int, alone bool) {
 	return h.requestCount, h.inFlight == 1
 }
 
-// endRequest records the end of a request. beginRequest has returned the number of the request, and has got the same
-// value of probe. start is the time at which the request began. ended must be true if the server has ended the
-// connection.
-//
-// The results tell whether another request may be the reason for the end of the connection. probed is true if a probe
-// is in flight (this request counts), or if a probe has ended together with its connection since start. others is true
-// if another request has begun after this one.
+// endRequest records the end of a request that began at start. probe and number must be as in beginRequest. ended must
+// be true if the server has ended the connection. probed and others report whether a probe or a later request may be
+// the reason.
 func (h *httpConn) endRequest(probe, ended bool, number int, start time.Time) (probed, others bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if probe && ended {
 		h.lastProbeEnd = time.Now()
 	}
+	// This request counts if it is a probe, and so does a probe that has ended together with its connection since start.
 	probed = h.probesInFlight > 0 || !h.lastProbeEnd.Before(start)
 	if probe {
 		h.probesInFlight--
@@ -793,35 +743,30 @@ func (h *httpConn) retireConnection() {
 	h.retired = true
 }
 
-// recordConnection records that a request got the connection of h that i describes. ctx is the context of the request,
-// which newRequestContext has returned. When h connects for the first time, waiting requests get its streams.
-//
-// net/http may choose a connection for a request that was canceled to be sent over another httpConn (see
-// mustChangeConn). recordConnection closes this connection, so that the request is not written.
-func (h *httpConn) recordConnection(ctx context.Context, i httptrace.GotConnInfo) {
-	if mustChangeConn(ctx) {
-		_ = i.Conn.Close()
+// recordConnection records that a request got the connection of h that info describes. ctx is the context of the
+// request, as newRequestContext returned it. If the request must be sent over another httpConn, recordConnection closes
+// the connection before the request is written.
+func (h *httpConn) recordConnection(ctx context.Context, info httptrace.GotConnInfo) {
+	if mustChangeConn(ctx) { // net/http may choose a connection for a request that is already canceled
+		_ = info.Conn.Close()
 	}
 	h.mu.Lock()
 	h.established = len(h.conns) > 0 // net/http may choose a connection that the server has just closed
 	h.mu.Unlock()
-	h.recordProtocol(i)
+	h.recordProtocol(info)
 	if h.hasConnected.CompareAndSwap(false, true) && h.pool != nil {
 		h.pool.distributeStreams() // further streams are available now
 	}
 }
 
-// recordProtocol records whether the connection of h that i describes uses HTTP/2 or HTTP/1.1, if that is unknown. It
-// must be called when a request has got the connection.
-//
-// If h belongs to a pool, and its limit does not fit the protocol, h is retired, and later requests use a new httpConn.
-// For HTTP/1.1, the new one has several connections (serialConns), and requests that still wait for the connection of h
-// end with errNoStream. For HTTP/2, the new one has one connection.
-func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
-	if i.Reused && (h.limit > 1 || h.isHTTP2.Load()) { // else unknown if the request that dialed was canceled
+// recordProtocol records whether the connection that info describes uses HTTP/2 or HTTP/1.1. It must be called when a
+// request has got the connection. If h has the wrong connection limit for the protocol, later requests use a new
+// httpConn of the pool.
+func (h *httpConn) recordProtocol(info httptrace.GotConnInfo) {
+	if info.Reused && (h.limit > 1 || h.isHTTP2.Load()) { // else unknown if the request that dialed was canceled
 		return
 	}
-	t, ok := i.Conn.(*tls.Conn)
+	t, ok := info.Conn.(*tls.Conn)
 	isHTTP2 := ok && t.ConnectionState().NegotiatedProtocol == "h2"
 	h.isHTTP2.Store(isHTTP2)
 	if isHTTP2 == (h.limit == 1) || h.pool == nil {
@@ -837,29 +782,25 @@ func (h *httpConn) recordProtocol(i httptrace.GotConnInfo) {
 	h.pool.distributeStreams()
 }
 
-// retireSerialConnection retires h, whose only connection uses HTTP/1.1 and carries one request at a time. The requests
-// that wait for the connection are canceled with errNoStream, so that they are sent over another httpConn.
-//
-// The caller must be the GotConn hook of a request that has got the connection. While the hook runs, no other request
-// can get the connection, so no request is canceled after it was written.
+// retireSerialConnection makes h accept no further requests, because its only connection uses HTTP/1.1. Requests that
+// wait for the connection are canceled with errNoStream, and can use another httpConn. It must be called by the GotConn
+// hook (httptrace.ClientTrace) of a request on the connection.
 func (h *httpConn) retireSerialConnection() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.retired, h.serial = true, true
-	for got, cancel := range h.movable {
-		if got.Load() == 0 {
+	// While the hook runs, no other request can get the connection, so no written request is canceled.
+	for gotAt, cancel := range h.movable {
+		if gotAt.Load() == 0 {
 			cancel(errNoStream)
 		}
 	}
 }
 
-// newRequestContext returns a context for a request over h, which ends with ctx. It also ends, with the cause
-// errNoStream, if the connection of h proves to use HTTP/1.1 while the request waits for the connection. The connection
-// carries one request at a time, so the request must be sent over another httpConn.
-//
-// *got must be 0. When the request gets a connection, the caller must store the time in got, in Unix nanoseconds. The
-// caller must call stop when the request has ended.
-func (h *httpConn) newRequestContext(ctx context.Context, got *atomic.Int64) (_ context.Context, stop func()) {
+// newRequestContext returns a context for a request over h, derived from ctx. The cause errNoStream means that another
+// httpConn must send the request. The caller must store in gotAt the time (Unix nanoseconds) at which the request gets
+// a connection, and finally call stop.
+func (h *httpConn) newRequestContext(ctx context.Context, gotAt *atomic.Int64) (_ context.Context, stop func()) {
 	if h.limit > 1 || h.isHTTP2.Load() {
 		return ctx, func() {}
 	}
@@ -873,10 +814,10 @@ func (h *httpConn) newRequestContext(ctx context.Context, got *atomic.Int64) (_ 
 	if h.movable == nil {
 		h.movable = make(map[*atomic.Int64]context.CancelCauseFunc)
 	}
-	h.movable[got] = cancel
+	h.movable[gotAt] = cancel // called if the connection uses HTTP/1.1, which carries one request at a time
 	return ctx, func() {
 		h.mu.Lock()
-		delete(h.movable, got)
+		delete(h.movable, gotAt)
 		h.mu.Unlock()
 		cancel(nil)
 	}
@@ -888,11 +829,9 @@ func mustChangeConn(ctx context.Context) bool {
 	return ctx.Err() != nil && context.Cause(ctx) == errNoStream
 }
 
-// recordAnswer records that an HTTP response has arrived over h. probe must be true if it is the response to a probe,
-// and isHTTP2 if it came over HTTP/2.
-//
-// It restarts the stall timer, which calls probeIfSilent, with the duration wait. The duration is doubled for each
-// probe since the last response to another query or the last idle time of h, up to 256 times wait.
+// recordAnswer records that an HTTP response has arrived over h. It restarts the timer that tests a silent connection
+// by a probe (a query). The timer runs for wait, or longer after recent probes. probe must be true for the response to
+// a probe.
 func (h *httpConn) recordAnswer(wait time.Duration, probe, isHTTP2 bool) {
 	h.hasAnswered.Store(true)
 	if isHTTP2 {
@@ -904,7 +843,7 @@ func (h *httpConn) recordAnswer(wait time.Duration, probe, isHTTP2 bool) {
 	if !probe {
 		h.probes = 0
 	}
-	h.stallTimer.Reset(wait << min(h.probes, 8))
+	h.stallTimer.Reset(wait << min(h.probes, 8)) // addRequest sets probes to 0 after an idle time
 }
 
 // releaseRequest records the end of a request that addRequest has counted. After the last request, it closes h if h is

@@ -21,11 +21,7 @@ const (
 )
 
 // An httpConnPool is a connection pool of an httpsTransport. A request uses the oldest connection with a free HTTP/2
-// stream. So connections that were opened for a burst become idle and are closed. If requests wait long for a stream
-// (see openAdditionalConn), further connections are opened, at most as many at a time as there are open ones.
-//
-// The most recent request gets the first free stream, because an old request may reach its deadline before it is
-// answered. An httpConnPool is safe for concurrent use.
+// stream, or waits for a stream. If requests wait long, further connections are opened. It is safe for concurrent use.
 type httpConnPool struct {
 	makeConn func(sockets int) *httpConn // returns a new httpConn with the given limit, without dialing
 	done     <-chan struct{}             // closed when the transport closes
@@ -48,12 +44,9 @@ type httpWaiter struct {
 	conn  chan *httpConn // receives the connection, or nil if no stream will be free in time; capacity 1
 }
 
-// acquireConn returns a connection with a stream that is reserved for one request. When the request has ended, the
-// caller must call releaseStream and then releaseRequest.
-//
-// It waits until a stream is free or ctx ends. It returns localerror.ErrBusy if the request would probably miss the
-// deadline of ctx (see willMissDeadline), and ErrClosed if the transport closes. During the wait, w records the oldest
-// connection, whose responses show that the server works.
+// acquireConn returns a connection with a stream reserved for one request. It waits for a free stream until ctx ends.
+// The error is localerror.ErrBusy if the request would probably miss its deadline. After the request, the caller must
+// call releaseStream, and then releaseRequest.
 func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
@@ -71,7 +64,7 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 		l.mu.Unlock()
 		return nil, localerror.ErrBusy
 	}
-	w.lastAnswer.Store(&l.conns[0].lastAnswer)
+	w.lastAnswer.Store(&l.conns[0].lastAnswer) // its responses show that the server works
 	l.waiting = append(l.waiting, me)
 	l.assignStreams(now)
 	l.mu.Unlock()
@@ -102,13 +95,10 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	return nil, contextCause(ctx)
 }
 
-// acquireFreeConn reserves a free stream for a request and returns the connection of that stream, or nil if all streams
-// are in use. While a connection is not open yet, only one of its streams can be reserved, except on the oldest
-// connection. now is the present time. The caller must hold mu.
-//
-// It adds a connection if the pool has none, and removes retired connections, and closed ones except the oldest.
+// acquireFreeConn reserves a free stream for a request and returns its connection, or nil if all streams are in use. It
+// adds a connection if the pool has none, and removes closed ones. now is the present time. The caller must hold mu.
 func (l *httpConnPool) acquireFreeConn(now time.Time) *httpConn {
-	for i := 0; i < len(l.conns); {
+	for i := 0; i < len(l.conns); { // oldest first, so that connections that were opened for a burst become idle
 		h := l.conns[i]
 		if h.isRetired() || i > 0 && h.isClosed() {
 			l.conns = slices.Delete(l.conns, i, i+1)
@@ -116,7 +106,7 @@ func (l *httpConnPool) acquireFreeConn(now time.Time) *httpConn {
 		}
 		room := h.capacity
 		if i > 0 && !h.hasConnected.Load() {
-			room = 1
+			room = 1 // until the connection is open
 		}
 		if h.usedStreams < room && l.reserveStream(h, now) {
 			return h
@@ -156,12 +146,9 @@ func (l *httpConnPool) addConn() *httpConn {
 	return h
 }
 
-// openAdditionalConn adds a connection to the pool, reserves a stream of it for a request, and returns the connection.
-// It does so if one more request would wait for a stream for 50 ms (growWait), or a request has waited for 150 ms
-// (maxStreamWait). now is the present time. The caller must hold mu.
-//
-// In all other cases, and if canGrow returns false, it returns nil. It also returns nil if the connections that are
-// being opened have enough streams for the waiting requests, or are as many as the open ones.
+// openAdditionalConn adds a connection to the pool and reserves a stream of it for a request. It returns the
+// connection, or nil if no request would wait long for a stream, or the pool may not open another connection now. The
+// caller must hold mu.
 func (l *httpConnPool) openAdditionalConn(now time.Time) *httpConn {
 	opening, streams := 0, 0
 	for _, h := range l.conns {
@@ -189,25 +176,23 @@ func (l *httpConnPool) canGrow(now time.Time) bool {
 	return !now.Before(l.nextGrowth) && (len(l.conns)+1)*max(l.limit, 1) <= maxSockets
 }
 
-// expectedWait estimates how long one more request would wait for a stream at the time now. Each request is assumed to
-// take the smoothed latency or the time since the last response, whichever is longer. This time is multiplied by the
-// number of waiting requests plus one, and divided by the number of streams. The caller must hold mu.
+// expectedWait estimates how long one more request would wait for a free stream at the time now. It uses the latency of
+// earlier responses and the numbers of streams and waiting requests. The caller must hold mu.
 func (l *httpConnPool) expectedWait(now time.Time) time.Duration {
 	streams := 0
 	for _, h := range l.conns {
 		streams += h.capacity
 	}
+	// If responses have stopped, the time since the last one is longer than the smoothed latency.
 	return max(l.answerTime, now.Sub(l.lastProgress)) * time.Duration(len(l.waiting)+1) / time.Duration(max(streams, 1))
 }
 
-// willMissDeadline reports whether the request w will probably have no response before its deadline, at the time now.
-// The response is expected after wait plus half of the smoothed latency. The result is false if w has no deadline. The
-// caller must hold mu.
-//
-// wait is the expected time until a stream is free. It counts as 0 if the pool may open another connection.
+// willMissDeadline reports whether the request w will probably have no response before its deadline. now is the present
+// time, and wait the expected time until a stream is free. The result is false if w has no deadline. The caller must
+// hold mu.
 func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.Duration) bool {
 	if l.canGrow(now) {
-		wait = 0
+		wait = 0 // a new connection has free streams
 	}
 	return !w.end.IsZero() && w.end.Sub(now) < wait+l.answerTime/2
 }
@@ -216,7 +201,7 @@ func (l *httpConnPool) willMissDeadline(w *httpWaiter, now time.Time, wait time.
 // connection for them. If requests remain, it starts the timer that calls serveWaiting. now is the present time. The
 // caller must hold mu.
 func (l *httpConnPool) assignStreams(now time.Time) {
-	for n := len(l.waiting); n > 0; n-- {
+	for n := len(l.waiting); n > 0; n-- { // an old request may reach its deadline before it is answered
 		h := l.acquireFreeConn(now)
 		if h == nil {
 			h = l.openAdditionalConn(now)
@@ -280,18 +265,14 @@ func (l *httpConnPool) recordLatency(took time.Duration) {
 	l.answerTime += (took - l.answerTime) / 8
 }
 
-// recordFailure records that a request over h has failed or, if canceled is true, was canceled. It returns true if the
-// server may not accept additional connections: h is not the oldest connection of the pool and has carried no response.
-// The request may then be sent again over another connection.
-//
-// If it returns true, it has retired h, and the pool opens no additional connection for five seconds (growPause).
-//
-// If canceled is true, it returns false while h is younger than half of the stall timeout. The request may have been
-// canceled because a hedge was answered during the handshake of h, which does not mean that the server rejects h.
+// recordFailure records that a request over h has failed, or was canceled if canceled is true. It returns true if the
+// server may reject additional connections, and h is one. Then h accepts no further requests, and the pool does not
+// grow for five seconds.
 func (l *httpConnPool) recordFailure(h *httpConn, canceled bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	// A hedge may have been answered during the handshake of h, so an early cancellation does not count.
 	if slices.Index(l.conns, h) <= 0 || h.hasAnswered.Load() || canceled && now.Sub(h.addedAt) < h.stallTimeout()/2 {
 		return false
 	}
@@ -314,12 +295,11 @@ func (l *httpConnPool) lowerCapacity(h *httpConn) bool {
 }
 
 // resetCapacity sets the number of requests that h may carry at the same time to its initial value, but not above the
-// number of the pool's oldest connection. It must be called when net/http opens a connection for h, because
-// lowerCapacity applied to the earlier connection.
+// number of the pool's oldest connection. It must be called when net/http opens a connection for h.
 func (l *httpConnPool) resetCapacity(h *httpConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h.capacity = h.initialCapacity()
+	h.capacity = h.initialCapacity() // lowerCapacity applied to the earlier connection
 	if len(l.conns) > 0 && l.conns[0] != h {
 		h.capacity = min(h.capacity, l.conns[0].capacity)
 	}
@@ -343,14 +323,12 @@ func (l *httpConnPool) oldestConn() *httpConn {
 	return nil
 }
 
-// acquireProbeConn returns a connection for a probe, a query that tests whether the server answers. It returns the
-// oldest connection that accepts requests, because most queries use it, or adds one if there is none. It reserves no
-// stream, because each HTTP/2 connection keeps one for probes. The caller must call releaseRequest of the connection
-// after the probe.
+// acquireProbeConn returns a connection for a query that tests whether the server answers. It is the oldest connection
+// that accepts requests, or a new one. The caller must call releaseRequest of the connection after the query.
 func (l *httpConnPool) acquireProbeConn() *httpConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, h := range l.conns {
+	for _, h := range l.conns { // reserves no stream, because each HTTP/2 connection keeps one for probes
 		if h.addRequest() {
 			return h
 		}
