@@ -31,14 +31,11 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (attemptReply, error) {
 	return x.sendQueries(ctx, a, n, x.attempts[n], reported)
 }
 
-// sendQueries sends the question in attempt n, at first to the server that first names. If that server fails, it sends
-// the question to another server at once, and so on. It returns the first successful response, or the error of the last
-// server. When ctx ends, it cancels the query and returns.
-//
-// a is the context that observers and the tracer get. sendQueries stores its last query in reported, for observers.
-// reported may be nil if there are no observers.
-func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, first attemptTarget, reported *reportedQuery) (attemptReply, error) {
-	i, earlier, isHedge := first.server, first.earlierQueries, first.kind == hedgeAttempt
+// sendQueries sends the question to the server of target, and after each failure to another server. It returns the
+// first successful response, or the last server's error. ctx cancels the query. Observers get the context a. reported,
+// nil without observers, receives the last query.
+func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, target attemptTarget, reported *reportedQuery) (attemptReply, error) {
+	i, earlier, isHedge := target.server, target.earlierQueries, target.kind == hedgeAttempt
 	var refused uint64 // bit set of the servers that refused a connection one after the other
 	for {
 		s, start := x.selection.servers[i], time.Now()
@@ -55,7 +52,7 @@ func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, firs
 		if err == nil {
 			if isFailure := x.recordResponse(ctx, s, answer); !isFailure {
 				s.answerRate.recordQuestion(x.query, true)
-				return attemptReply{answer, s, first.kind, setup}, nil
+				return attemptReply{answer, s, target.kind, setup}, nil
 			}
 			err = errNoAnswer
 		} else if ctx.Err() != nil {
@@ -81,30 +78,23 @@ func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, firs
 	}
 }
 
-// recordResponse records the response of the server s in the health of s. isFailure is true if the response is a
-// failure, so that another server must be tried. A response to an opcode other than QUERY is never a failure.
-//
-// A DNSSEC validation failure of a server that can validate is final, because the signatures of the name are broken. If
-// Server.canValidate returns false, isFailure is true, and answer.Outcome becomes wire.Failure. canValidate may send a
-// query with the context ctx. The health of s records every validation failure as a failure.
+// recordResponse records the response of the server s in its health. isFailure is true if another server must be tried.
+// A DNSSEC validation failure is final if the server can validate; otherwise, answer.Outcome becomes wire.Failure. ctx
+// limits the test of the server.
 func (x *Exchange) recordResponse(ctx context.Context, s *Server, answer *wire.Answer) (isFailure bool) {
 	isStandard := x.query.IsStandard()
 	isBogus := isStandard && answer.IsBogus()
 	s.recordResponse(x.query, isBogus || isStandard && answer.Outcome == wire.Failure)
-	if isBogus && !s.canValidate(ctx) {
+	if isBogus && !s.canValidate(ctx) { // otherwise, the signatures of the name are broken
 		answer.Outcome = wire.Failure
 	}
 	return isStandard && answer.Outcome == wire.Failure
 }
 
-// replaceRefusedServer selects another server for attempt n if the error err of the server s is a refused connection.
-// It returns the index of that server, and the number of earlier queries of the exchange to it. The new query costs no
-// token, because the refused query has reached no server.
-//
-// refused is the bit set of servers that have refused a connection in this attempt; s is added to it. Servers in this
-// set, and servers with a failure response, are not selected. ok is false if no server remains, attempt n is the
-// primary, err is another error, or the opcode is not QUERY.
-func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *uint64) (server, earlier int, ok bool) {
+// replaceRefusedServer selects another server for attempt n if err means that the server s has refused the connection.
+// It also adds s to the bit set refused, whose servers are not selected. ok is false after any other error, or if no
+// server is left.
+func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *uint64) (server, earlierQueries int, ok bool) {
 	if n == 0 || !x.query.IsStandard() || !isConnectionRefused(err) {
 		return 0, 0, false
 	}
@@ -114,12 +104,12 @@ func (x *Exchange) replaceRefusedServer(n int, s *Server, err error, refused *ui
 	if server = x.selection.selectServerExcept(*refused | x.selection.failedServers()); server < 0 {
 		return 0, 0, false
 	}
-	return server, x.switchServer(n, server), true
+	return server, x.switchServer(n, server), true // without a token, because the refused query reached no server
 }
 
 // switchServer records that attempt n continues with a query to another server, whose index in the group is server. It
 // returns the number of earlier queries of the exchange to that server. The caller must hold mu.
-func (x *Exchange) switchServer(n, server int) (earlier int) {
+func (x *Exchange) switchServer(n, server int) (earlierQueries int) {
 	now := time.Now()
 	if r := &x.retransmission; r.lastAttempt == n {
 		r.lastServer, r.lastSent = server, now
@@ -139,36 +129,26 @@ func (x *Exchange) recordPrimaryError(n int, s *Server, err error) error {
 	return err
 }
 
-// failOver records that the server from failed in attempt n: with the response a, or with err if a is nil. It selects
-// the next server, and returns its index and the number of earlier queries of the exchange to it. ok is false if the
-// attempt must end.
-//
-// failOver selects a new server, which has had no query of this exchange. If there is none, replaceFailedServer selects
-// the server. After SERVFAIL from three servers (maxServfails), no new server is selected, because the zone itself may
-// fail (RFC 9520 §3.1). After the transports were closed, no server is selected.
-//
-// After failure responses from two servers, a query to a new server costs a token of the shared hedge bucket. If the
-// new server is silent, one failure response suffices. Closed and refused connections are no failure responses. ok is
-// false if the bucket is empty.
-//
-// A message with an opcode other than QUERY gets another server only if IsUnsent(err) is true.
-func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (server, earlier int, ok bool) {
+// failOver records that the server s has failed in attempt n: with the response, or with err if response is nil. It
+// selects the server for the next query, which the caller must send at once. ok is false if the attempt must end.
+func (x *Exchange) failOver(n int, s *Server, response *wire.Answer, err error) (server, earlierQueries int, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	f := &x.failures
 	f.hasRefused = f.hasRefused || isConnectionRefused(err)
-	history := &x.selection.histories[slices.Index(x.selection.servers, from)]
-	earlierFailures := f.recordFailure(history, from, a, err)
+	history := &x.selection.histories[slices.Index(x.selection.servers, s)]
+	earlierFailures := f.recordFailure(history, s, response, err)
 	if !x.query.IsStandard() && !IsUnsent(err) || errors.Is(err, transport.ErrClosed) {
-		return 0, 0, false
+		return 0, 0, false // the message may be unsafe to repeat, or the transports were closed
 	}
 	server = x.selection.selectServerExcept(x.selection.serverSet(func(u *serverHistory) bool { return u.queries > 0 }))
 	if server < 0 || x.selection.histories[server].queries > 0 {
 		return x.replaceFailedServer(n, earlierFailures)
 	}
 	if f.servfails >= maxServfails {
-		return 0, 0, false
+		return 0, 0, false // the zone itself may fail (RFC 9520 §3.1)
 	}
+	// After failures of two servers, or of one if the next server is silent, a query to a new server costs a token.
 	if next := x.selection.servers[server]; f.responses > 1 || f.responses > 0 && next.IsSilent() {
 		if !next.account.spendForFailover() {
 			return 0, 0, false
@@ -178,14 +158,10 @@ func (x *Exchange) failOver(n int, from *Server, a *wire.Answer, err error) (ser
 	return server, x.switchServer(n, server), true
 }
 
-// replaceFailedServer selects another server for attempt n when every server has had a query. It returns the index of a
-// server that has sent no failure response, and the number of earlier queries of the exchange to it. The caller must
-// hold mu.
-//
-// earlierFailures is the number of failure responses that the failed server had sent in this exchange before its last
-// one. ok is false if earlierFailures is 0, attempt n is the primary, or every server has sent a failure response. The
-// query costs a token like a retransmission, and ok is false if no budget permits it.
-func (x *Exchange) replaceFailedServer(n, earlierFailures int) (server, earlier int, ok bool) {
+// replaceFailedServer selects a server without a failure response after every server has had a query. earlierFailures
+// counts the failed server's previous failure responses. ok is false if earlierFailures or n is 0, or if no server or
+// budget remains. The caller must hold mu.
+func (x *Exchange) replaceFailedServer(n, earlierFailures int) (server, earlierQueries int, ok bool) {
 	if earlierFailures == 0 || n == 0 {
 		return 0, 0, false
 	}
@@ -204,23 +180,19 @@ type queriesResult struct {
 	last  reportedQuery // last query, for observers
 }
 
-// runLastAttempt runs the last attempt that the race permits. Whenever the last query is presumed lost, runLastAttempt
-// sends the question again, because the race starts no further attempt. Earlier queries stay in flight, and the first
-// successful response to any of them is the result.
-//
-// After all of them have failed, it returns the error of the query that failed last, unless a further query may
-// succeed. That is the case if this error is a refused connection or a timeout, or while another attempt is running.
-// Then it waits until the question is due to be sent again.
+// runLastAttempt runs the last permitted attempt. It sends the question again whenever the last query is presumed lost,
+// and returns the first successful response to any of its queries. After all have failed, it may wait for a further
+// query, or returns the latest error.
 func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	ctx, cancel := context.WithCancelCause(a)
 	results, running := make(chan queriesResult), 0
-	start := func(first attemptTarget) {
+	start := func(target attemptTarget) {
 		running++
 		go func() {
 			r := queriesResult{err: errNoAnswer} // if an observer ends the goroutine
 			defer func() { results <- r }()
 			r.err = race.RecoverPanic(func() (err error) {
-				r.reply, err = x.sendQueries(ctx, a, MaxHedges, first, &r.last)
+				r.reply, err = x.sendQueries(ctx, a, MaxHedges, target, &r.last)
 				return err
 			})
 		}()
@@ -237,6 +209,7 @@ func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	timer := time.NewTimer(x.timeToNextCheck())
 	defer timer.Stop()
 	var lastErr error // of the query that failed last
+	// A further query may succeed after a refused connection or a timeout, or while another attempt is running.
 	for running > 0 || isUnavailable(lastErr) || attempts > 1 {
 		select {
 		case r := <-results:
@@ -271,9 +244,9 @@ func failedQueryOutcome(ctx context.Context) race.Outcome {
 	return race.Failed
 }
 
-// admitFurtherQuery decides for runLastAttempt whether the question is sent again at the time now, and to which server.
-// ok is true if the last query is presumed lost and a budget permits a retransmission, which is then recorded. It also
-// computes the time at which admitFurtherQuery must be called next.
+// admitFurtherQuery decides whether the last attempt sends the question again, and to which server. ok is true if the
+// last query is presumed lost and a budget permits a retransmission, which is then recorded. It also sets checkAt, the
+// time of the next check.
 func (x *Exchange) admitFurtherQuery(now time.Time) (next attemptTarget, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

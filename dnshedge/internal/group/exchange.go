@@ -33,13 +33,9 @@ type Result struct {
 	HasRefused bool // Err is set, and at least one server has refused a connection
 }
 
-// An Exchange sends one question to a group of equivalent servers, and returns the first successful response. The zero
-// value is ready for Run, which must be called only once.
-//
-// The first attempt is the primary. A hedge is an attempt that starts after a computed delay, although earlier attempts
-// may still be answered. A retransmission is an attempt that starts when the last query is presumed lost.
-//
-// Exchange implements race.Op and race.Schedule. A race runs the attempts, and calls Admit when an attempt may be due.
+// An Exchange sends one question to a group of equivalent servers. Besides the first attempt (the primary), it sends
+// hedges after computed delays, and retransmissions when the last query is presumed lost. The zero value is ready for
+// Run, which must be called only once.
 type Exchange struct {
 	conf   *Config
 	events *eventReporter // nil: no observers
@@ -100,11 +96,9 @@ var (
 	_ race.Schedule         = (*Exchange)(nil)
 )
 
-// Run sends the question q to servers of the Pool p, with hedges, and returns the first successful response. A response
-// is a failure if the server could not or would not answer (wire.Failure). If no response is successful, the Result
-// holds a failure response, or the error of the primary if there is no failure response either.
-//
-// group lists the servers in order of preference, and must not be empty. ctx limits the time of the exchange.
+// Run sends the question q to servers of the Pool p. It returns the first successful response, or else a failure
+// response such as SERVFAIL, or else the primary's error. group is in order of preference, and must not be empty. ctx
+// limits the time.
 func (x *Exchange) Run(ctx context.Context, p *Pool, q *wire.Query, group Servers) Result {
 	x.conf, x.query, x.start = &p.conf, q, time.Now()
 	x.mu.Lock() // CountFailedServers may run
@@ -155,11 +149,9 @@ func (x *Exchange) CountFailedServers() (n int) {
 	return n
 }
 
-// FirstFailure returns the failure response to report if no server answers the question, and its server. That is the
-// first failure response, unless a later one is a decision of its server, such as that of a filter (see
-// Server.IsDeliberateFailure).
-//
-// Both results are nil if no server responded with a failure. It may be called while Run is running.
+// FirstFailure returns the failure response to report if no server answers, and its server: the first response that
+// seems deliberate, such as a filter's, or else the first of all. Both are nil without a failure response. It may be
+// called during Run.
 func (x *Exchange) FirstFailure() (*wire.Answer, *Server) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -178,12 +170,9 @@ func (x *Exchange) newFailureResult(err error, tries int) Result {
 	return Result{Err: err, Server: cmp.Or(f.primaryServer, x.selection.servers[0]), Attempts: tries, HasRefused: f.hasRefused}
 }
 
-// recordOutcome reports the end of the exchange to observers. If the exchange may be hedged and the hedge delay is not
-// fixed, it also records the latency of the exchange. The hedge policy learns this latency for the first server of the
-// group.
-//
-// winner is the number of the successful attempt, and r is its reply. If no attempt succeeded, winner is -1, and r is
-// the zero value.
+// recordOutcome reports the end of the exchange to observers. If the hedge delay is learned, it also records the
+// latency of the exchange. winner is the number of the successful attempt, and r its reply, or -1 and the zero value if
+// none succeeded.
 func (x *Exchange) recordOutcome(winner int, r *attemptReply) {
 	isAnswered := winner >= 0
 	if x.hedges.key != nil {
@@ -191,7 +180,7 @@ func (x *Exchange) recordOutcome(winner int, r *attemptReply) {
 		if x.events != nil {
 			outcome.Delay = x.events.delay
 		}
-		x.hedges.call.End(outcome)
+		x.hedges.call.End(outcome) // reports the end to observers as well
 		return
 	}
 	if x.events != nil {
@@ -222,11 +211,9 @@ func (x *Exchange) countHedges(n int) (hedges int) {
 	return hedges
 }
 
-// scheduleAttempts computes when hedges and retransmissions are due. It must be called before the primary starts. A
-// message with an opcode other than QUERY gets neither, because it may not be safe to repeat.
-//
-// None is due after the deadline of ctx. If ctx has no deadline, Config.Timeout is the limit, counted from the start of
-// the exchange. Settings in ctx may switch hedging off.
+// scheduleAttempts computes when hedges and retransmissions are due. It must be called before the primary starts. None
+// is due after the deadline of ctx, or else Config.Timeout. Only the opcode QUERY permits any. Settings in ctx may
+// switch hedging off.
 func (x *Exchange) scheduleAttempts(ctx context.Context) {
 	if !x.query.IsStandard() {
 		x.events.reportDenied(observe.DeniedMethod) // not known to be safe to repeat
@@ -259,15 +246,12 @@ func (x *Exchange) scheduleAttempts(ctx context.Context) {
 }
 
 // Admit implements race.Op. It returns true if a retransmission or a hedge is due and its budget permits it, and
-// records that attempt. It also computes the time at which the race must call Admit next. The argument is ignored.
-//
-// The first call that is more than 3 ms late (maxTimerLag) returns false. The race must then call Admit again 2 ms
-// later (readGrace), so that a response that has arrived is read first.
+// records that attempt. It also computes the time of the next call (checkAt). The argument is ignored.
 func (x *Exchange) Admit(int) bool {
 	now := time.Now()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if now.Sub(x.checkAt) > maxTimerLag && !x.hasGrantedReadTime {
+	if now.Sub(x.checkAt) > maxTimerLag && !x.hasGrantedReadTime { // a response may have arrived, and is read first
 		x.hasGrantedReadTime, x.checkAt = true, now.Add(readGrace)
 		return false
 	}
@@ -279,10 +263,8 @@ func (x *Exchange) Admit(int) bool {
 	return isAdmitted
 }
 
-// Next implements race.Schedule. It returns the time until the race must call Admit. ok is false if the race must not
-// call Admit again, because all attempts are used up or the deadline comes first.
-//
-// index is the number of times that Admit was called before.
+// Next implements race.Schedule. It returns the time until the next call of Admit. index is the number of earlier
+// calls. ok is false if Admit must not be called again: all attempts are used up, or the deadline comes first.
 func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -339,8 +321,8 @@ func (x *Exchange) admitRetransmission(now time.Time) bool {
 }
 
 // selectRetransmission selects the server for a retransmission at the time now, and counts the retransmission. ok is
-// true if the last query is presumed lost and a budget permits a retransmission. If no budget permits it, the
-// retransmission is postponed, and servers that are silent or failing are probed. The caller must hold mu.
+// true if the last query is presumed lost and a budget permits a retransmission. If no budget permits it, it is
+// postponed. The caller must hold mu.
 func (x *Exchange) selectRetransmission(now time.Time) (server int, ok bool) {
 	r := &x.retransmission
 	if now.Before(r.presumedLossTime()) {

@@ -25,30 +25,28 @@ type exchangeFailures struct {
 	hasRefused    bool         // at least one server has refused a connection
 }
 
-// recordFailure records that the server from has failed in this exchange: with the given response, or with err if
-// response is nil. It updates history, the record of the exchange's queries to that server.
-//
-// It returns the number of earlier failure responses of the server in this exchange, or 0 if the failure is a network
-// error. A truncated response that cannot be fetched in full counts as a response (see transport.IsTruncationError).
-func (f *exchangeFailures) recordFailure(history *serverHistory, from *Server, response *wire.Answer, err error) (earlier int) {
-	isResponse := response != nil || transport.IsTruncationError(err)
+// recordFailure records that the server has failed: with the given response, or with err if response is nil. It updates
+// history, the record of the exchange's queries to that server. earlierFailures counts earlier failure responses; it is
+// 0 after a network error.
+func (f *exchangeFailures) recordFailure(history *serverHistory, server *Server, response *wire.Answer, err error) (earlierFailures int) {
+	isResponse := response != nil || transport.IsTruncationError(err) // truncated, and cannot be fetched in full
 	history.hasBeenUnable = history.hasBeenUnable || isResponse || isConnectionRefused(err)
 	if !isResponse {
 		return 0
 	}
-	earlier = history.failures
+	earlierFailures = history.failures
 	history.failures++
 	if response == nil {
-		return earlier
+		return earlierFailures
 	}
-	if earlier == 0 {
+	if earlierFailures == 0 {
 		f.responses++
 		if response.Rcode() == dns.RcodeServerFailure {
 			f.servfails++
 		}
 	}
-	if f.response == nil || from.IsDeliberateFailure(response) && !f.failureServer.IsDeliberateFailure(f.response) {
-		f.response, f.failureServer = response, from
+	if f.response == nil || server.IsDeliberateFailure(response) && !f.failureServer.IsDeliberateFailure(f.response) {
+		f.response, f.failureServer = response, server
 	}
-	return earlier
+	return earlierFailures
 }

@@ -25,11 +25,9 @@ type hedgeSchedule struct {
 	dueBuffer         [MaxHedges]time.Duration // memory for due
 }
 
-// computeDelays computes the delay of each hedge. If the exchange must not be hedged, it computes no delay and returns
-// the reason; otherwise denied is the empty Reason (policy.None). Settings in ctx may switch hedging off.
-//
-// conf is the configuration of the Pool, and selection has the servers of the exchange. setupTime is the expected
-// duration of the handshake that the primary needs, or 0.
+// computeDelays computes the delay of each hedge. If the exchange must not be hedged, denied is the reason; otherwise
+// it is policy.None. setupTime is the expected duration of the handshake that the primary needs, or 0. Settings in ctx
+// may switch hedging off.
 func (h *hedgeSchedule) computeDelays(ctx context.Context, conf *Config, selection *serverSelection, setupTime time.Duration) (denied observe.Reason) {
 	first := selection.servers[0]
 	h.due = h.dueBuffer[:0]
@@ -64,12 +62,9 @@ func (h *hedgeSchedule) nextDue() (delay time.Duration, ok bool) {
 	return h.due[h.next], true
 }
 
-// admitNext decides whether the next hedge is sent, as policy and budget permit, and advances to the hedge after it.
-// There must be a next hedge. servers is the group of the exchange. In shadow mode (isShadow is true), no hedge is
-// sent, and isAdmitted is false.
-//
-// denied is the reason that the caller must report to observers. It is the empty Reason (policy.None) if the hedge is
-// sent, or if the policy itself has denied the hedge and reported its reason.
+// admitNext decides whether the next hedge is sent, and advances to the hedge after it. There must be a next hedge. In
+// shadow mode (isShadow is true), no hedge is sent. denied is the reason that the caller must report to observers, or
+// policy.None.
 func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bool, denied observe.Reason) {
 	n, first := h.next, servers[0]
 	h.next++
@@ -81,7 +76,7 @@ func (h *hedgeSchedule) admitNext(servers Servers, isShadow bool) (isAdmitted bo
 	case h.usesInitialDelays && len(servers) == 1 && first.lateHedgeCount.Load() >= maxInitialHedges:
 		return false, observe.DeniedWarming
 	case !first.account.spendForHedge(&h.call, n):
-		return false, policy.None
+		return false, policy.None // the policy has reported its reason
 	default:
 		first.lateHedgeCount.Add(1)
 	}

@@ -33,24 +33,14 @@ type retransmissionTimer struct {
 	hasFewAttempts bool          // at most one further attempt is permitted
 }
 
-// presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due. The
-// result may change with each response, hedge and failure.
-//
-// The wait is the retransmission timeout of the queried server, which doubles with each retransmission. For the first
-// query, it includes the expected handshake. If at most one further attempt is permitted, it is at least
-// minLastAttemptTimeout. Responses over the same connection extend it (see timeoutEnd).
-//
-// If the next query would go to another server, the wait is at most half of the time from the last query to the
-// deadline. This limit does not apply if the other server cannot respond within that half (see canAnswerWithin).
-//
-// The result is never before postponedUntil. It is also never before each later query of a hedge has waited for the
-// loss delay of its server. If the next query would go to the same server, and the protocol of that server retransmits
-// lost packets itself, the result is the deadline.
+// presumedLossTime returns the time at which the last query is presumed lost, so that a retransmission is due: usually
+// the end of its retransmission timeout, or earlier if another server can be queried instead. Responses, hedges and
+// failures may change the result.
 func (r *retransmissionTimer) presumedLossTime() time.Time {
 	servers := r.selection.servers
 	server, next := servers[r.lastServer], servers[r.selection.selectServer()]
 	if next == server && server.recoversLoss {
-		return r.deadline
+		return r.deadline // the protocol retransmits lost packets itself
 	}
 	wait := server.rto.currentTimeout(r.count, next == server || next.IsSilent())
 	if r.count == 0 {
@@ -67,7 +57,7 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 	if at.Before(r.postponedUntil) {
 		at = r.postponedUntil
 	}
-	for i, s := range servers {
+	for i, s := range servers { // a later hedge may still be answered until its loss delay is over
 		if sent := r.selection.histories[i].lastSent; sent.After(r.lastSent) {
 			if hedged := sent.Add(s.lossDelay()); at.Before(hedged) {
 				at = hedged
@@ -77,12 +67,9 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 	return at
 }
 
-// timeoutEnd returns the time at which a query of the given attempt times out. sent is the time at which the query was
-// sent, and timeout is how long it may wait. The wait begins again with each later response over the same connection,
-// which shows that the connection works.
-//
-// The total wait is limited to the longest of three durations: timeout, one second (firstRTO), and half of the time
-// from sent to the deadline.
+// timeoutEnd returns when a query of the given attempt, sent at the time sent, times out. Later responses over the same
+// connection restart the timeout. The total is at most the longest of timeout, one second, and half of the time to the
+// deadline.
 func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout time.Duration) time.Time {
 	at := sent.Add(timeout)
 	if carried := r.connection[attempt].LastAnswer(); carried.After(sent) {
@@ -95,16 +82,13 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 	return at
 }
 
-// minLastAttemptTimeout returns the least time to wait for the response to a query to s when at most one further
-// attempt is permitted. sent is the time at which that query was sent. With this minimum, a short outage of the network
-// does not use up all attempts.
-//
-// The result is four times a retransmission timeout (lastAttemptTimeouts), but at most half of the time from sent to
-// the deadline. The retransmission timeout is the shortest of three: that of s, that of the first server, and that of
-// the first server when the exchange began.
+// minLastAttemptTimeout returns the least time to wait for the response to a query, sent to s at the time sent, when at
+// most one further attempt is permitted: four retransmission timeouts, but at most half of the time from sent to the
+// deadline.
 func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
+	// The shortest timeout of the two servers counts, now or when the exchange began.
 	timeout := min(r.timeout, servers[0].rto.currentTimeout(0, isAlone), s.rto.currentTimeout(0, isAlone))
 	return min(lastAttemptTimeouts*timeout, r.deadline.Sub(sent)/2)
 }
@@ -117,19 +101,16 @@ func (r *retransmissionTimer) backOff(now time.Time) {
 	}
 }
 
-// timeoutCheckInterval returns how long to wait before the timeout of a waiting query is computed again, because events
-// may have shortened it. waited is the time since the exchange began. The result is a quarter of waited, but at least
-// 200 ms (minRTO), plus up to 16 ms (see alignTimer).
-//
-// The timeout becomes shorter when a failure changes the next server, or when a response to another question ends the
-// doubling of the timeout.
+// timeoutCheckInterval returns how long to wait before the timeout of a query is computed again, because events may
+// have shortened it. waited is the time since the exchange began. The result is waited/4, but at least 200 ms, plus up
+// to 16 ms.
 func timeoutCheckInterval(waited time.Duration) time.Duration {
+	// A failure can change the next server, or a response to another question can end the doubling of the timeout.
 	return alignTimer(max(minRTO, waited/4))
 }
 
-// alignTimer returns a timer duration that is longer than d by at most 16 ms (checkInterval). A timer that starts now
-// expires when the wall clock is at a multiple of 16 ms. The timers of several exchanges therefore expire together,
-// which costs less CPU time.
+// alignTimer returns a timer duration that is longer than d by at most 16 ms. A timer that starts now expires when the
+// wall clock is at a multiple of 16 ms. Timers that expire together cost less CPU time.
 func alignTimer(d time.Duration) time.Duration {
 	return d + checkInterval - time.Duration(time.Now().Add(d).UnixNano())%checkInterval
 }

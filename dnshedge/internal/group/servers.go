@@ -19,14 +19,9 @@ const (
 // Servers is a group of equivalent servers, in order of preference.
 type Servers []*Server
 
-// SortByRTT returns the servers in order of preference for q: the server with the shortest smoothed round trip time
-// first. Servers with similar times keep their order. Servers without a known time follow. g is not changed.
-//
-// Servers that are silent, failing, or silent about the domain of q come last. The least recently used of them comes
-// first, so that each gets a query in turn.
-//
-// If explore is true, a random server changes places with the first one, so that unused servers are measured. Callers
-// may set explore only for queries that no client waits for.
+// SortByRTT returns the servers of g by smoothed round trip time: shortest first, then unknown times, then servers that
+// fail or do not respond. If explore is true, the first server changes places with a random one, so no client may wait
+// for q.
 func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 	if len(g) < 2 {
 		return g
@@ -59,11 +54,9 @@ func (g Servers) SortByRTT(q *wire.Query, explore bool) Servers {
 // other server has a higher rank.
 const worstRank = math.MaxInt32
 
-// preferenceRank returns the rank of the server for q; lower ranks are preferred. The rank is the logarithm of the
-// smoothed round trip time to the base 1.3, so that small differences between servers do not matter. A server without a
-// known round trip time has a higher rank than any server with one.
-//
-// The highest rank, worstRank, is for servers that are silent or failing, or silent about the domain of q.
+// preferenceRank returns the rank of the server for q; lower ranks are preferred. It is the logarithm to the base 1.3
+// of the smoothed round trip time, or worstRank-1 if that is unknown. Servers that fail or do not respond have
+// worstRank.
 func (s *Server) preferenceRank(q *wire.Query) int {
 	if s.isUnhealthy() || s.silentZones.isSilent(q) {
 		return worstRank
@@ -72,7 +65,7 @@ func (s *Server) preferenceRank(q *wire.Query) int {
 	if srtt == 0 {
 		return worstRank - 1
 	}
-	return int(math.Log(max(srtt, 1e5)) / math.Log(1.3))
+	return int(math.Log(max(srtt, 1e5)) / math.Log(1.3)) // servers with similar times have the same rank
 }
 
 // SortDownLast returns the servers in the same order, except that servers that are down follow all others. A server is
@@ -106,9 +99,8 @@ func (g Servers) HasAnsweredSince(t time.Time) bool {
 	return slices.ContainsFunc(g, func(s *Server) bool { return s.HasAnsweredSince(t) })
 }
 
-// RefusingSince returns the latest time at which a server of the group began to refuse connections or ask for less load
-// (HTTP status 429 or 503). Closed connections count as refused. Servers that have responded since then do not count.
-// The result is zero if no server counts.
+// RefusingSince returns the latest time at which a server of the group began to refuse or close connections, or to send
+// HTTP status 429 or 503. Servers that have responded since then do not count. The result is zero if no server counts.
 func (g Servers) RefusingSince() (last time.Time) {
 	for _, s := range g {
 		if at := s.refusingSince(); at.After(last) {
@@ -132,15 +124,13 @@ func (g Servers) RecordUnanswered(q *wire.Query) {
 	}
 }
 
-// ProbeUnhealthy starts a probe, in the background, of each server that is silent or failing. A probe sends questions
-// that show whether the server works. now is the present time.
-//
-// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first may
-// be nil.
-func (g Servers) ProbeUnhealthy(now time.Time, q *wire.Query, first *Server) {
+// ProbeUnhealthy starts a background probe of each server that leaves queries unanswered or responds with failures. A
+// probe may send the client's question q, except to the server queried by the caller. q and queried may be nil. now is
+// the present time.
+func (g Servers) ProbeUnhealthy(now time.Time, q *wire.Query, queried *Server) {
 	for _, s := range g {
 		if s.isUnhealthy() {
-			s.startProbe(now, q, first)
+			s.startProbe(now, q, queried)
 		}
 	}
 }
@@ -155,27 +145,20 @@ func (g Servers) RetryDownServers(now time.Time, q *wire.Query) {
 	}
 }
 
-// startProbe starts a probe of the server in the background: questions that show whether the server works. It does
-// nothing if a probe is running, or the last one is too recent. now is the present time.
-//
-// The probe may send the client's question q. If s is the server first, it does not, because the caller itself sends q
-// to that server.
-func (s *Server) startProbe(now time.Time, q *wire.Query, first *Server) {
-	if s == first {
+// startProbe sends questions in the background that show whether the server works. It does nothing if a probe is
+// running or the last is too recent. The probe may send the client's question q, except to the server queried by the
+// caller.
+func (s *Server) startProbe(now time.Time, q *wire.Query, queried *Server) {
+	if s == queried {
 		q = nil
 	}
 	s.Probe(now, q)
 }
 
-// ProbeUnmeasured starts a probe, in the background, of each server that has not responded within the last five minutes
-// (measurementLifetime). A probe sends questions whose responses show the server's latency. now is the present time.
-//
-// It does nothing if the group has only one server, or if its servers have received fewer than eight queries in all
-// (minQueriesToMeasure).
-//
-// A probe may send the client's question q, except to the server first, to which the caller itself sends q. first may
-// be nil.
-func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
+// ProbeUnmeasured starts a background probe of each server without a response in the last five minutes, to measure its
+// latency. It does nothing for one server, or below eight queries in all. A probe may send q, except to the server
+// queried by the caller.
+func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, queried *Server) {
 	if len(g) < 2 {
 		return
 	}
@@ -185,7 +168,7 @@ func (g Servers) ProbeUnmeasured(now time.Time, q *wire.Query, first *Server) {
 	}
 	for _, s := range g {
 		if queries >= minQueriesToMeasure && !s.HasAnsweredSince(now.Add(-measurementLifetime)) {
-			s.startProbe(now, q, first)
+			s.startProbe(now, q, queried)
 		}
 	}
 }
@@ -218,23 +201,13 @@ type serverHistory struct {
 	lastSent      time.Time // time of the last query; zero: none
 }
 
-// selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange,
-// including penalties. Among equal servers, the first one is selected.
-//
-// Each failure response adds four queries (failurePenalty). A server that is silent, failing, or silent about the
-// domain of the question has 3.5 additional queries (silentPenalty and a half). So has a server that was queried in
-// this exchange and has never answered any question without a failure.
-//
-// A server that refused a connection, and sent no failure response, has half a query less, because a repeated refusal
-// takes no time.
+// selectServer returns the index of the server for the next query: the server with the fewest queries in this exchange.
+// Failure responses and missing responses count as additional queries. Among equal servers, the first one is selected.
 func (s *serverSelection) selectServer() int { return s.selectServerExcept(0) }
 
-// selectServerExcept returns the index of the server for the next query, among the servers that are not in the bit set
-// excluded. It is the server with the fewest queries in this exchange, including the penalties of selectServer. The
-// result is -1 if no server is left.
-//
-// Bit i of excluded stands for the server with index i. If excluded is not empty, servers with an index of 64 or more
-// are excluded as well.
+// selectServerExcept selects a server as selectServer does, but without the servers in the bit set excluded: bit i
+// stands for index i. If it is not empty, indexes of 64 or more are excluded too. The result is -1 if no server is
+// left.
 func (s *serverSelection) selectServerExcept(excluded uint64) int {
 	best, bestRank := -1, -1
 	for i, server := range s.servers {
@@ -242,12 +215,12 @@ func (s *serverSelection) selectServerExcept(excluded uint64) int {
 			continue
 		}
 		use := &s.histories[i]
-		rank := 2 * (use.queries + failurePenalty*use.failures)
+		rank := 2 * (use.queries + failurePenalty*use.failures) // in halves of a query
 		if server.isUnhealthy() || server.silentZones.isSilent(s.query) || use.queries > 0 && !server.HasAnswered() {
 			rank += 2*silentPenalty + 1
 		}
 		if use.hasBeenUnable && use.failures == 0 {
-			rank-- // the server has refused a connection
+			rank-- // the server has refused a connection, and a repeated refusal takes no time
 		}
 		if bestRank < 0 || rank < bestRank {
 			best, bestRank = i, rank
@@ -262,9 +235,8 @@ func (s *serverSelection) failedServers() uint64 {
 	return s.serverSet(func(u *serverHistory) bool { return u.failures > 0 })
 }
 
-// serverSet returns the bit set of the servers for which the function contains returns true. Bit i stands for the
-// server with the index i. The function gets the record of the exchange's queries to the server. Servers with an index
-// of 64 or more are never in the set.
+// serverSet returns the bit set of the servers for which contains returns true; bit i stands for index i. The argument
+// of contains is the record of the exchange's queries to the server. Indexes of 64 or more are never in the set.
 func (s *serverSelection) serverSet(contains func(*serverHistory) bool) (set uint64) {
 	for i := range s.histories {
 		if contains(&s.histories[i]) {
@@ -289,10 +261,8 @@ func (s *serverSelection) recordQuery(i int, now time.Time) (earlier int) {
 	return use.queries - 1
 }
 
-// recordUnansweredQueries records an unanswered question for each server whose last query in this exchange is older
-// than its unansweredDelay, the time after which a query counts as unanswered. It skips servers that have responded to
-// all their queries, with failures. A query does not count against the health of a server that has sent any response
-// since then. now is the present time.
+// recordUnansweredQueries records an unanswered question for each server whose last query in this exchange was sent at
+// least unansweredDelay before now. It skips servers that have responded to all their queries with failures.
 func (s *serverSelection) recordUnansweredQueries(now time.Time) {
 	for i, server := range s.servers {
 		if use := &s.histories[i]; use.queries > use.failures && now.Sub(use.lastSent) >= server.unansweredDelay() {
@@ -301,12 +271,9 @@ func (s *serverSelection) recordUnansweredQueries(now time.Time) {
 	}
 }
 
-// selectAffordableServer selects the server for a retransmission, and spends a token of that server's budget. It tries
-// the servers in order of preference (see selectServer), and returns the index of the first server whose budget permits
-// the retransmission. isPaid is false if no budget permits it. isFirst must be true for the first retransmission of a
+// selectAffordableServer selects a server whose budget permits a retransmission, in order of preference, and spends a
+// token of that budget. isPaid is false if there is none. isFirst must be true for the first retransmission of a
 // question.
-//
-// A server that responded with a failure is tried only if it is the most preferred server.
 func (s *serverSelection) selectAffordableServer(isFirst bool) (server int, isPaid bool) {
 	excluded := uint64(0)
 	for range s.servers {
@@ -317,7 +284,7 @@ func (s *serverSelection) selectAffordableServer(isFirst bool) (server int, isPa
 		if s.servers[i].spendForRetransmission(s.query, isFirst) {
 			return i, true
 		}
-		excluded |= s.failedServers() | 1<<i
+		excluded |= s.failedServers() | 1<<i // a server that failed is only tried if it is the most preferred
 	}
 	return 0, false
 }
