@@ -14,17 +14,15 @@ import (
 // because the server is being restarted. The response code REFUSED is no error.
 func isConnectionRefused(err error) bool { return socketerror.IsAny(err, syscall.ECONNREFUSED) }
 
-// RetryAfter returns after which pause the query that failed with err may be repeated. pause is the wait in the
-// Retry-After header of the response, or 0 without that header.
-//
-// ok is true if the query may be repeated soon, because the server was busy or restarting. The server has then refused
-// or closed a connection (RFC 7766 §6.2.4), or has responded with HTTP status 429 or 503.
+// RetryAfter reports by ok whether the query that failed with err may be repeated soon, because the server was busy or
+// restarting: it refused or closed the connection, or sent HTTP status 429 or 503. pause is the wait from the
+// Retry-After header, or 0.
 func RetryAfter(err error) (pause time.Duration, ok bool) {
 	var pushback *transport.PushbackError
 	if errors.As(err, &pushback) {
 		return pushback.Pause, true
 	}
-	return 0, isConnectionRefused(err) || transport.IsClosedByServer(err)
+	return 0, isConnectionRefused(err) || transport.IsClosedByServer(err) // RFC 7766 §6.2.4
 }
 
 // IsUnsent reports whether err proves that the query has reached no server. In that case, even a message that must not

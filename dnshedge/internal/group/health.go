@@ -26,11 +26,12 @@ const (
 	maxProbeInterval = 10 * time.Second       // longest time between two probes
 )
 
-// health records whether one server responds, and whether its responses are failures. It is safe for concurrent use.
+// health records whether one server works. It is safe for concurrent use. A server is:
 //
-// A server is silent after three unanswered queries in a row (maxMisses). It is failing after failures for three
-// different names in a row (maxFailures). It is unhealthy if it is silent or failing. It is down if it is unhealthy and
-// has failed a probe.
+//   - silent after three unanswered queries in a row
+//   - failing after failures for three different names in a row
+//   - unhealthy if silent or failing
+//   - down if unhealthy after a failed probe
 type health struct {
 	host string   // name of the server for log messages; never changes
 	log  *ops.Log // never changes
@@ -100,8 +101,8 @@ func (h *health) recordAnyResponse() {
 const rejectionLifetime = time.Minute
 
 // A rejectionSpan holds the times of the first and the last rejection in a series of rejections by one server. A
-// rejection is a refused or closed connection, or HTTP status 429 or 503. Both times are zero if the server has sent a
-// DNS response since its last rejection.
+// rejection is a refused or closed connection, or HTTP status 429 or 503. A DNS response of the server resets both
+// times to zero.
 type rejectionSpan struct{ first, last time.Time } // zero: there are none
 
 // recordRejection records that the server has just refused or closed a connection, or asked for less load by HTTP
@@ -116,29 +117,25 @@ func (h *health) recordRejection() {
 	h.rejections.last = now
 }
 
-// refusingSince returns the time of the first rejection since the last response of the server, or zero if there is
-// none. A rejection is a refused or closed connection, or HTTP status 429 or 503. If more than a minute passes between
-// two rejections (rejectionLifetime), the second one counts as the first.
+// refusingSince returns the time of the first rejection since the server's last response, or zero. A rejection is a
+// refused or closed connection, or HTTP status 429 or 503. A rejection more than a minute after the previous one
+// counts as the first.
 func (h *health) refusingSince() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.rejections.first
 }
 
-// recordResponse records a response of the server to the message q. failure must be true if the response is a failure,
-// including a DNSSEC validation failure. The server is then no longer silent, neither in general nor about the domain
-// of q.
-//
-// After failures for three different names without a success in between (maxFailures), the server is failing. Several
-// failures for the same name count once, because that name may be broken. If the opcode of q is not QUERY, failure is
-// ignored.
-func (h *health) recordResponse(q *wire.Query, failure bool) {
+// recordResponse records a response of the server to the message q. isFailure is true for a failure, such as SERVFAIL
+// or a DNSSEC validation failure. The server is then no longer silent. After failures for three different names in a
+// row (maxFailures), it is failing.
+func (h *health) recordResponse(q *wire.Query, isFailure bool) {
 	h.silentZones.recordAnswer(q)
 	h.recordAnyResponse()
-	if !q.IsStandard() {
+	if !q.IsStandard() { // other opcodes do not show whether the server can answer questions
 		return
 	}
-	if !failure {
+	if !isFailure {
 		if h.answeredQuestion.Load() == nil || h.failureCount.Load() > 0 || h.isDown.Load() {
 			h.recordSuccess(q)
 		}
@@ -146,6 +143,7 @@ func (h *health) recordResponse(q *wire.Query, failure bool) {
 	}
 	h.mu.Lock()
 	n := h.failureCount.Load()
+	// Several failures for one name count once, because the name may be broken.
 	if n == maxFailures || slices.ContainsFunc(h.failedQuestions[:n], func(f *wire.Query) bool { return strings.EqualFold(f.Name, q.Name) }) {
 		h.mu.Unlock()
 		return
@@ -159,9 +157,8 @@ func (h *health) recordResponse(q *wire.Query, failure bool) {
 	h.logChange(time.Now())
 }
 
-// failedQuestion returns a question that the server has failed to answer since its last success, so that a probe can
-// ask it again. It returns nil if there is none. If there are several, each of them is returned in turn as n increases.
-// n must not be negative.
+// failedQuestion returns a question that the server has failed to answer since its last success, or nil if there is
+// none. As n increases, each of these questions is returned in turn. n must not be negative.
 func (h *health) failedQuestion(n int64) *wire.Query {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -183,15 +180,15 @@ func (h *health) recordSuccess(q *wire.Query) {
 	h.logChange(time.Now())
 }
 
-// countUnansweredQuery counts a query, sent at the time sent, that the server has left unanswered. After three of them
-// in a row (maxMisses) the server is silent. It counts nothing if the server has responded to another query since sent,
-// because then only a packet was lost.
+// countUnansweredQuery counts a query that the server has left unanswered. sent is the time at which the query was
+// sent. After three unanswered queries in a row (maxMisses), the server is silent. It does nothing if the server has
+// sent any response since then.
 func (h *health) countUnansweredQuery(sent time.Time) {
 	now := time.Now()
 	defer h.logChange(now)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.lastAnswer.After(sent) {
+	if h.lastAnswer.After(sent) { // the server works, only a packet was lost
 		return
 	}
 	if h.misses++; h.misses >= maxMisses && !h.isSilent.Load() {
@@ -201,9 +198,9 @@ func (h *health) countUnansweredQuery(sent time.Time) {
 	}
 }
 
-// tryBeginProbe reports whether the caller must probe the server at the time now: a probe is due (see endProbe) and
-// none is running. A probe sends questions that show whether the server works. After a true result, the probe counts as
-// running, and the caller must call endProbe.
+// tryBeginProbe reports whether a probe of the server is due at the time now and no probe is running. A probe sends
+// questions that show whether the server works. After a true result, the caller must run the probe and then call
+// endProbe.
 func (h *health) tryBeginProbe(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,9 +209,9 @@ func (h *health) tryBeginProbe(now time.Time) bool {
 	return due
 }
 
-// tryBeginRetry reports whether a client's question may be sent to the server at the time now, although the server is
-// down, to find out whether it works again. After it has returned true, it returns false for the present interval
-// between probes, which is half a second to ten seconds.
+// tryBeginRetry reports whether a client's question may be sent to a server that is down, to find out whether it works
+// again. now is the present time. After a true result, it returns false for half a second to ten seconds, the interval
+// between probes.
 func (h *health) tryBeginRetry(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,18 +222,14 @@ func (h *health) tryBeginRetry(now time.Time) bool {
 	return true
 }
 
-// endProbe records the end of a probe for which tryBeginProbe has returned true. failed must be false if the server has
-// answered a question of the probe without a failure, and true otherwise. After a successful probe, the server is
-// neither failing nor down.
-//
-// endProbe also sets the interval before the next probe. A failed probe, or a probe that ends while the server is
-// failing, doubles the interval, from half a second up to ten seconds. After each other probe, the interval is half a
-// second.
+// endProbe records the end of a probe that tryBeginProbe has permitted. failed is false if the server has answered a
+// question of the probe without a failure. The interval before the next probe, half a second, doubles while probes
+// fail, up to ten seconds.
 func (h *health) endProbe(failed bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.isProbing = false
-	if failed || h.isFailing() {
+	if failed || h.isFailing() { // the server may answer the probe and still fail for other questions
 		h.probeInterval = min(max(2*h.probeInterval, minProbeInterval), maxProbeInterval)
 	} else {
 		h.probeInterval = minProbeInterval
@@ -249,11 +242,8 @@ func (h *health) endProbe(failed bool) {
 	h.isDown.Store(h.hasFailedProbe && h.isUnhealthy())
 }
 
-// logChange logs that the server has become unhealthy (silent or failing), or that it works again. now is the present
-// time. The caller must not hold mu.
-//
-// It logs nothing if it has logged the same state within the last ten seconds (policy.MinChangeInterval). A later call
-// of logChange then logs that state, unless it has ended before.
+// logChange logs that the server has become silent or failing, or that it works again. now is the present time. It
+// logs each of the two states at most once in ten seconds (policy.MinChangeInterval). The caller must not hold mu.
 func (h *health) logChange(now time.Time) {
 	if h.log.IsDiscarded() {
 		return
@@ -334,15 +324,9 @@ func (s *answerRate) hasAnsweredMost(q *wire.Query) bool {
 	return 2*answered > all
 }
 
-// silentZones records the DNS domains about which one server is silent: it leaves questions about their names
-// unanswered. A resolver does so if the authoritative servers of a domain are dead. Questions about these domains do
-// not count against the health of the resolver while it answers others, and other servers are preferred for them.
-//
-// The server is silent about a domain after unanswered questions about three different children of the domain
-// (minSilentChildren), without an answered question about the domain in between. An unanswered question counts for each
-// domain that contains its name, because it does not show which domain is dead.
-//
-// The zero value is ready for use. It is safe for concurrent use.
+// silentZones records the domains about which one server is silent: the server left questions about three different
+// children of the domain unanswered, with no answer about the domain in between. The zero value is ready for use. It
+// is safe for concurrent use.
 type silentZones struct {
 	zoneCount atomic.Int32 // length of byHash, to be read without mu; stored under mu
 
@@ -382,8 +366,7 @@ type suspectZone struct {
 func (z *suspectZone) isSilent() bool { return z.misses == minSilentChildren }
 
 // An enclosingDomain is a domain that contains the name of a question, or is that name. Its child is the next smaller
-// domain that contains the name. For the name a.b.example.com and the domain example.com, the child is b.example.com.
-// If the domain is the name, the child is the domain itself.
+// domain that contains the name: for the name a.b.example.com and the domain example.com, the child is b.example.com.
 type enclosingDomain struct {
 	domain uint64 // hash of the domain's name
 	child  uint64 // hash of the name of the child that contains the question's name; domain if the domain is that name
@@ -455,9 +438,9 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setUnansweredCount sets zone.misses to misses, the number of children of the domain with an unanswered question since
-// the last answer. It moves the domain to the list of silent domains if misses is three (minSilentChildren), and to the
-// list of suspect domains if misses is less. The caller must hold mu.
+// setUnansweredCount sets zone.misses, the number of children of a domain with an unanswered question. It moves the
+// domain to the list of silent domains if misses is three (minSilentChildren), or else to the list of suspect domains.
+// The caller must hold mu.
 func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses
@@ -468,17 +451,16 @@ func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	z.addZone(zone)
 }
 
-// recordUnanswered records that the question q, sent at the time sent, has no response. now is the present time.
-//
-// It returns the time since which the server has been silent about a domain that contains the name of q. If there are
-// several such domains, the earliest time counts. It returns zero if the server is silent about none of them.
+// recordUnanswered records that the question q, sent at the time sent, has no response at the time now. It returns the
+// earliest time since which the server has been silent about a domain that contains the name of q, or zero if there is
+// none.
 func (z *silentZones) recordUnanswered(q *wire.Query, sent, now time.Time) (since time.Time) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if z.byHash == nil {
 		z.byHash, z.seed = make(map[uint64]*suspectZone), maphash.MakeSeed()
 	}
-	for l := range z.enclosingDomains(q) {
+	for l := range z.enclosingDomains(q) { // it is not known which of them is dead, so the question counts for each
 		one := z.byHash[l.domain]
 		if one == nil {
 			if l.isName || !since.IsZero() { // its parent is recorded, or a domain that contains it is silent
@@ -525,9 +507,9 @@ func (z *silentZones) recordAnswer(q *wire.Query) {
 	}
 }
 
-// isSilent reports whether the server is silent about at least one domain that contains the name of q. The server is
-// silent about a domain if it has left questions about three children of the domain unanswered, and answered none in
-// between. The silence expires ten seconds after the last unanswered question about the domain (zoneSilenceLifetime).
+// isSilent reports whether the server is silent about a domain that contains the name of q: questions about three
+// different children of the domain were unanswered in a row. The silence expires ten seconds after the last unanswered
+// question (zoneSilenceLifetime).
 func (z *silentZones) isSilent(q *wire.Query) bool {
 	if z.zoneCount.Load() == 0 {
 		return false

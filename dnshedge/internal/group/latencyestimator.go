@@ -23,9 +23,9 @@ const (
 	lossWindow       = 256 // number of recent queries that the loss rate covers; varies between lossWindow and 2*lossWindow
 )
 
-// A latencyEstimator estimates two delays of queries to one server from the latencies of its responses. After the loss
-// delay, a query or its response is probably lost. The slow delay is the shortest delay at which the hedge budget
-// suffices for hedging every query that is still unanswered. It is safe for concurrent use.
+// A latencyEstimator estimates two delays for queries to one server from response latencies. After the loss delay, a
+// query or its response is probably lost. The slow delay is the shortest hedge delay for which the hedge budget
+// suffices. It is safe for concurrent use.
 type latencyEstimator struct {
 	hedging            *Hedging      // the Client's configuration; never changes
 	key                *policy.Key   // the server's latency key, which limits the share of the budget that is used; never changes
@@ -56,11 +56,8 @@ func (l *latencyEstimator) lossDelay() time.Duration {
 	return cmp.Or(time.Duration(l.learnedLossDelay.Load()), max(initialDelay, l.minLossDelay))
 }
 
-// unansweredDelay returns the time after which a query counts as unanswered. After three unanswered queries in a row
-// (maxMisses), the server counts as silent.
-//
-// The result is lossDelay, the time after which a query is probably lost, but at least 10 ms, or 2 ms for a server on
-// this machine. A shorter Hedging.MinDelay does not reduce this minimum.
+// unansweredDelay returns the time after which a query counts as unanswered in the server's health. This is the time
+// after which a query is probably lost (lossDelay), but at least 10 ms, or 2 ms for a server on this machine.
 func (l *latencyEstimator) unansweredDelay() time.Duration {
 	return max(l.lossDelay(), l.minUnansweredDelay)
 }
@@ -116,12 +113,8 @@ func (l *latencyEstimator) RecordHandshake(took time.Duration) {
 	l.handshakeTime = rtt.SmoothRTT(l.handshakeTime, took)
 }
 
-// recordLatency adds took, the latency of a response, to the samples. path is the round trip time of the network path
-// as the operating system measured it, or 0 if it is unknown. If took is far longer than the round trip time, path
-// replaces it as the sample of that time.
-//
-// After every 16 responses (answersPerUpdate), recordLatency updates the times after which a query counts as lost
-// (lossDelay) and as slow (slowDelay). While one of the two has no learned value, it does so after each response.
+// recordLatency adds took, the latency of a response, to the samples. path is the round trip time that the operating
+// system measured, or 0 if it is unknown. It replaces took as a sample of the round trip time if took is far longer.
 func (l *latencyEstimator) recordLatency(took, path time.Duration) {
 	now := time.Now()
 	l.mu.Lock()
@@ -169,14 +162,12 @@ func (l *latencyEstimator) updateDelays() {
 	l.learnedLossDelay.Store(int64(min(max(d, l.minLossDelay, 1), max(maxLossDelay, l.minLossDelay)))) // at least 1 ns, because 0 means not learned
 }
 
-// affordableDelay returns the shortest hedge delay for which the hedge budget suffices. The caller must hold mu.
-//
-// The result is the latency that a certain share of the responses exceeds. This share is the hedge budget (a share of
-// all queries) minus the loss rate, because lost queries are hedged after any delay. It is at least a quarter of the
-// budget. The result is at least the latency at Hedging.Percentile, and at most Hedging.MaxDelay.
+// affordableDelay returns the shortest hedge delay for which the hedge budget suffices. This is the latency that the
+// affordable share of the responses exceeds. It is at least the latency at Hedging.Percentile, and at most
+// Hedging.MaxDelay. The caller must hold mu.
 func (l *latencyEstimator) affordableDelay() time.Duration {
 	budget := budgetMargin * l.hedging.Share * l.key.Snapshot().BudgetScale
-	room := max(budget-l.lossRate(), budget/4)
+	room := max(budget-l.lossRate(), budget/4) // lost queries are hedged after any delay
 	d, _ := l.answerTimes.Quantile(max(1-room, l.hedging.Percentile))
 	d += d / 100 // the upper edge of the histogram bucket, so that responses in this bucket are not hedged
 	return min(d, l.hedging.MaxDelay)
@@ -226,11 +217,8 @@ const (
 	maxRTO   = time.Minute            // longest timeout, after all doublings (RFC 6298 §2.5)
 )
 
-// An rtoEstimator computes the retransmission timeout of one server (RFC 6298). The zero value has no sample. It is
-// safe for concurrent use.
-//
-// Responses to retransmissions may be samples, although Karn's algorithm excludes them for TCP (§3). Each DNS query has
-// its own ID and socket or connection, so each response belongs to a known query.
+// An rtoEstimator computes the retransmission timeout of one server from the latencies of its responses (RFC 6298).
+// The zero value has no sample. It is safe for concurrent use.
 type rtoEstimator struct {
 	mu          sync.Mutex // guards the fields below
 	estimate    rtt.Estimate[float64]
@@ -244,36 +232,33 @@ func (r *rtoEstimator) recordRTT(took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.doublings = 0
+	// A response to a retransmission is a sample too, unlike in TCP (RFC 6298 §3): its ID shows which query it answers.
 	r.estimate.AddSample(took, 1./2)
 }
 
-// backOff doubles the retransmission timeout because a query, sent at the time sent, is still unanswered at the time
-// now.
-//
-// Queries in flight at the same time double the timeout only once (RFC 6298 §5): backOff does nothing if the query was
-// sent before the last doubling. It also does nothing if the query has waited for less than the timeout without
+// backOff doubles the retransmission timeout because a query, sent at the time sent, is unanswered at the time now. It
+// does nothing if the query was sent before the last doubling, or has waited for less than the timeout without
 // doublings.
 func (r *rtoEstimator) backOff(sent, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Queries in flight at the same time double the timeout only once (RFC 6298 §5).
 	// Near the deadline, a query is presumed lost before the timeout, which is then not doubled (see presumedLossTime).
 	if sent.After(r.lastDoubled) && now.Sub(sent) >= r.doubledTimeout(0) {
 		r.doublings, r.lastDoubled = r.doublings+1, now
 	}
 }
 
-// currentTimeout returns how long to wait for a response before the next retransmission of a question. resends is the
-// number of earlier retransmissions of that question; each of them doubles the timeout.
-//
-// sameServer is true if the next query goes to the same server, or to a silent one. The timeout is then doubled at
-// least as often as backOff has doubled it since the last response of the server.
-func (r *rtoEstimator) currentTimeout(resends int, sameServer bool) time.Duration {
+// currentTimeout returns how long to wait for a response before the next retransmission. The timeout doubles with each
+// earlier retransmission of the question. If withBackOff is true, it doubles at least as often as unanswered queries
+// have doubled it since the server's last response.
+func (r *rtoEstimator) currentTimeout(retransmissions int, withBackOff bool) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if sameServer {
-		resends = max(resends, r.doublings)
+	if withBackOff { // the next query goes to the same server, or to a silent one
+		retransmissions = max(retransmissions, r.doublings)
 	}
-	return r.doubledTimeout(resends)
+	return r.doubledTimeout(retransmissions)
 }
 
 // doubledTimeout returns the retransmission timeout after the given number of doublings, at most a minute (maxRTO).
@@ -289,11 +274,8 @@ func (r *rtoEstimator) doubledTimeout(doublings int) time.Duration {
 	return min(d, maxRTO)
 }
 
-// canAnswerWithin reports whether the server, if it works, will probably respond within the duration d: its
-// retransmission timeout, without doublings, is at most d.
-//
-// If the server has never responded, the timeout is a second (firstRTO), with the doublings by backOff. Without any
-// doubling, the result is then true for every d.
+// canAnswerWithin reports whether the server, if it works, probably responds within the duration d: its retransmission
+// timeout is at most d. It returns true if neither a response nor a timeout has been recorded yet.
 func (r *rtoEstimator) canAnswerWithin(d time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

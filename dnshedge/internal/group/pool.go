@@ -50,19 +50,15 @@ type Config struct {
 	Spawn func(f func(context.Context)) bool
 }
 
-// An AttemptTracer receives the start and the end of each query of an attempt. An attempt may send several queries, one
-// after the other. The last attempt that an exchange permits may send several queries at the same time. An
-// AttemptTracer must be safe for concurrent use.
-//
-// In its methods, ctx is the context of the attempt, q the question, and to the server. n is the number of the attempt;
-// the first attempt, the primary, has the number 0. hedge is true if the attempt is a hedge, and false if it is the
-// primary or a retransmission.
+// An AttemptTracer receives the start and the end of each query. n is the number of the attempt, from 0. An attempt
+// may send several queries, even at once. isHedge is false for attempt 0 and for retransmissions. Methods must be safe
+// for concurrent use.
 type AttemptTracer interface {
-	// AttemptStarted is called before a query is sent.
-	AttemptStarted(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool)
+	// AttemptStarted is called before a query is sent to the server. ctx is the context of the attempt.
+	AttemptStarted(ctx context.Context, q *wire.Query, server *Server, n int, isHedge bool)
 	// AttemptEnded is called when a query has ended, with the duration of the query and its error. err is nil if the
 	// server responded, even with a failure.
-	AttemptEnded(ctx context.Context, q *wire.Query, to *Server, n int, hedge bool, took time.Duration, err error)
+	AttemptEnded(ctx context.Context, q *wire.Query, server *Server, n int, isHedge bool, took time.Duration, err error)
 }
 
 // A Pool holds the servers of a Client by name. All servers share a Config and a hedge budget. A full Pool closes
@@ -99,12 +95,9 @@ type pooledServer struct {
 	lastRequested    time.Time // time of the last call of GetOrCreateServer with another Usage than UseOnce; zero: none
 }
 
-// GetOrCreateServer returns the server with the given name. If the Pool has none, it creates one from the Target that
-// the function target returns. A full Pool first removes the least recently used server that it need not keep. The
-// error is the error of target, or transport.ErrClosed after RemoveAllServers.
-//
-// use determines how long the Pool must keep the server. If use is UseOnce, the caller must call Release when it no
-// longer needs the server.
+// GetOrCreateServer returns the server with the given name. If the Pool has none, it creates one from the result of
+// target. use is how long the Pool must keep it; after UseOnce, the caller must call Release. It returns target's
+// error, or transport.ErrClosed after RemoveAllServers.
 func (p *Pool) GetOrCreateServer(name string, use Usage, target func() (Target, error)) (*Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,12 +135,9 @@ func (p *Pool) Release(s *Server) {
 	}
 }
 
-// removeLeastRecentlyUsed removes the server whose last query is the oldest from the Pool, and closes it in the
-// background. It returns false if the Pool must keep all servers. The caller must hold mu.
-//
-// The Pool must keep a server after a request with UsePermanently, and until Release after a request with UseOnce.
-// After a request with UseForQuestions, it keeps the server for 30 seconds (minIdleTime), or for Config.Timeout if that
-// is longer.
+// removeLeastRecentlyUsed removes from the Pool the server whose last query is the oldest, and closes it in the
+// background. Servers that the Pool must keep, according to their Usage, are skipped. It returns false if no other
+// server exists. The caller must hold mu.
 func (p *Pool) removeLeastRecentlyUsed() bool {
 	var oldest *pooledServer
 	patience := max(minIdleTime, p.conf.Timeout)

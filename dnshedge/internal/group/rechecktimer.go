@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// A RecheckTimer calls a function when it is due. The due time may change while the timer runs: the timer asks for the
-// remaining time at the start, and again whenever that time has passed. Stop prevents the call. A RecheckTimer must be
-// started at most once.
+// A RecheckTimer calls a function when it is due. The due time may change while the timer runs: whenever the wait has
+// passed, the timer asks again for the remaining time. Stop prevents the call. A RecheckTimer must be started at most
+// once.
 type RecheckTimer struct {
 	mu        sync.Mutex // guards the fields below
 	timer     *time.Timer
 	isStopped bool
 }
 
-// Start starts the timer. remaining returns the time until f is due. Start calls remaining, and the timer calls it
-// again whenever the returned duration has passed. If a call by the timer returns 0 or less, the timer calls f once.
-// The timer calls both functions in a new goroutine.
+// Start starts the timer. remaining returns the time until f is due. Start calls it, and the timer calls it again in a
+// new goroutine whenever that time has passed. If that result is 0 or less, this goroutine calls f once.
 func (a *RecheckTimer) Start(remaining func() time.Duration, f func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

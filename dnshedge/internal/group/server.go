@@ -114,23 +114,16 @@ func (s *Server) Close() {
 	}
 }
 
-// queryAddresses sends q to the addresses of the server, one after the other, until one of them responds. That address
-// becomes the preferred one. It returns the response and the duration of the handshake, or 0 if the query needed none.
-// w records which connection the query uses.
-//
-// n is the number of times that the question was sent to the server before. The first address to try is the n-th after
-// the preferred one, in the circular order of Target.Addresses.
-//
-// If all addresses fail, the error is that of the first one. If ctx ends or the server is closed, no further address is
-// tried, and the error is that of the last one. The same applies if the opcode of q is not QUERY and the failed address
-// may have received q.
-func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *transport.QueryPath) (*wire.Answer, time.Duration, error) {
+// queryAddresses sends q to the server's addresses in turn until one responds. setup is the duration of the handshake,
+// or 0. earlierQueries is the number of earlier queries to the server for this question. If all addresses fail, err is
+// the error of the first.
+func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, earlierQueries int, path *transport.QueryPath) (a *wire.Answer, setup time.Duration, err error) {
 	s.lastAsked.Store(time.Now().UnixNano())
 	count, first := len(s.transports), int(s.preferredTransport.Load())
 	var failed error // of the first address
 	for i := range count {
-		at := (first + n + i) % count
-		a, setup, err := s.transports[at].Exchange(ctx, q, n/count, w)
+		at := (first + earlierQueries + i) % count
+		a, setup, err = s.transports[at].Exchange(ctx, q, earlierQueries/count, path)
 		if err == nil {
 			s.preferredTransport.CompareAndSwap(int32(first), int32(at))
 			return a, setup, nil
@@ -147,25 +140,23 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, n int, w *tr
 }
 
 // recordUnanswered records that the question q, sent at the time sent, had no response. The question does not count
-// against the health of the server if the server is silent about a domain that contains the name of q, and has
-// responded to another query since that silence began.
+// against the health of the server if the server is silent about a domain that contains the name of q and still
+// responds to other questions.
 func (s *Server) recordUnanswered(q *wire.Query, sent time.Time) {
+	// If the server responds to other questions, the authoritative servers of the domain are dead.
 	if since := s.silentZones.recordUnanswered(q, sent, time.Now()); since.IsZero() || !s.HasAnsweredSince(since) {
 		s.countUnansweredQuery(sent)
 	}
 }
 
-// spendForRetransmission spends a token for a retransmission of q to this server. It returns false if the budgets of
-// the server do not permit the retransmission. first must be true for the first retransmission of a question.
-//
-// If the server is silent only about the domain of q, the token must come from its retransmission bucket. That bucket
-// must be at least half full, so that retransmissions for other domains remain possible.
-func (s *Server) spendForRetransmission(q *wire.Query, first bool) bool {
-	silent := s.IsSilent()
-	if !silent && s.silentZones.isSilent(q) {
-		return s.account.spendSurplusToken()
+// spendForRetransmission spends a token for a retransmission of q to this server. It returns false if the token
+// buckets do not permit the retransmission. isFirst must be true for the first retransmission of a question.
+func (s *Server) spendForRetransmission(q *wire.Query, isFirst bool) bool {
+	isSilent := s.IsSilent()
+	if !isSilent && s.silentZones.isSilent(q) {
+		return s.account.spendSurplusToken() // half of the tokens remain for other domains
 	}
-	return s.account.spendForRetransmission(first, silent)
+	return s.account.spendForRetransmission(isFirst, isSilent)
 }
 
 // RecordQuery implements transport.Owner. It counts a query that a transport has sent to the server.
@@ -192,10 +183,9 @@ func (s *Server) RecordIgnored(error) { s.pool.conf.Counters.Ignored.Add(1) }
 // been closed.
 func (s *Server) RecordRetry() { s.pool.conf.Counters.Retries.Add(1) }
 
-// TryBeginAbandonedQuery reports whether a query whose caller has gone may keep waiting for its response, which shows
-// the latency of the server. After a true result, the query counts as waiting, and the caller must call
-// EndAbandonedQuery when the query ends. It returns false if 256 abandoned queries to this server (maxAbandoned)
-// already wait.
+// TryBeginAbandonedQuery reports whether a query whose caller has gone may keep waiting for its response, to measure
+// the latency. After a true result, the caller must call EndAbandonedQuery when the query ends. At most 256 queries to
+// a server may wait this way (maxAbandoned).
 func (s *Server) TryBeginAbandonedQuery() bool {
 	if s.runningAbandoned.Add(1) > maxAbandoned {
 		s.runningAbandoned.Add(-1)
@@ -215,12 +205,8 @@ func (s *Server) AbandonedQueryLifetime() time.Duration {
 	return min(maxAbandonedLifetime, s.pool.conf.Timeout)
 }
 
-// Probe starts a probe of the server in the background: questions that show whether the server works (see
-// probeQuestions). It does nothing if a probe is running, or if the last one was too recent. The least time between two
-// probes is half a second to ten seconds (see endProbe). now is the present time.
-//
-// A probe finds out whether a silent or failing server is down, and whether a server without queries works again. q is
-// a client's question that the probe may send to this server, or nil.
+// Probe sends questions in the background that show whether the server works. It does nothing if a probe is running,
+// or the last one is too recent. now is the present time. q is a client's question that the probe may use, or nil.
 func (s *Server) Probe(now time.Time, q *wire.Query) {
 	if s.tryBeginProbe(now) && !s.pool.conf.Spawn(func(ctx context.Context) {
 		failed, err := s.RunProbe(ctx, q)
@@ -230,13 +216,11 @@ func (s *Server) Probe(now time.Time, q *wire.Query) {
 	}
 }
 
-// retryDownServer sends the client's question q to this server, although the server is down, to find out whether it
-// works again. The query runs in the background, and its response is recorded like any other response. It does nothing
-// if the opcode of q is not QUERY, or if the last retry is too recent (see tryBeginRetry).
-//
-// Probes do not suffice, because a working server may refuse the questions of a probe.
+// retryDownServer sends the client's question q in the background to this server, which is down, to find out whether
+// it works again. now is the present time. It does nothing if the opcode of q is not QUERY, or the last retry is too
+// recent.
 func (s *Server) retryDownServer(now time.Time, q *wire.Query) {
-	if q.IsStandard() && s.tryBeginRetry(now) {
+	if q.IsStandard() && s.tryBeginRetry(now) { // a working server may refuse the questions of probes
 		s.pool.conf.Spawn(func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 			defer cancel()
@@ -247,12 +231,8 @@ func (s *Server) retryDownServer(now time.Time, q *wire.Query) {
 	}
 }
 
-// RunProbe sends probe questions to the server, one after the other, until the server answers one of them without a
-// failure (see probeQuestions). q is a client's question that the probe may send, or nil. A probe takes at most two
-// seconds (probeTimeout), or the retransmission timeout if that is longer.
-//
-// failed is false if the server has answered a question without a failure. err is nil if the server has sent any
-// response, even a failure.
+// RunProbe sends questions to the server in turn until it answers one without a failure; failed is then false. q is a
+// client's question that the probe may use, or nil. err is nil if the server has sent any response, even a failure.
 func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
 	defer cancel()
@@ -280,14 +260,11 @@ func (s *Server) RunProbe(ctx context.Context, q *wire.Query) (failed bool, err 
 	return true, err
 }
 
-// canValidate reports whether a DNSSEC validation failure of the server is credible. A server with a wrong clock or an
-// old trust anchor reports this failure for every name.
-//
-// The result is true if the server has answered a question without a failure and is not failing. To any other server,
-// canValidate sends the question for the NS records of the root, and returns true if the server answers it without a
-// failure.
+// canValidate reports whether a DNSSEC validation failure of the server is credible: whether the server answers
+// questions without a failure. If no earlier response shows that, canValidate sends it the question for the NS records
+// of the root, and waits for the response.
 func (s *Server) canValidate(ctx context.Context) bool {
-	if s.HasAnswered() && !s.isFailing() {
+	if s.HasAnswered() && !s.isFailing() { // with a wrong clock or an old trust anchor, every name fails
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(probeTimeout, s.rto.currentTimeout(0, true)))
@@ -300,38 +277,32 @@ func (s *Server) canValidate(ctx context.Context) bool {
 	return true
 }
 
-// IsDeliberateFailure reports whether a failure response of the server seems to be a decision of a working server, for
-// example of a filter. The caller must then not query fallback servers, which would decide otherwise.
-//
-// The result is false if the server is down, or if the response is a DNSSEC validation failure, for which canValidate
-// decides. In all other cases, the result is true for SERVFAIL, which filters often send without an extended error (RFC
-// 8914). For another code, for example REFUSED, it is true if the server has ever answered without a failure.
+// IsDeliberateFailure reports whether a failure response seems to be a decision of a working server, for example of a
+// filter. The caller must then not query fallback servers. The result is false for a DNSSEC validation failure, or if
+// the server is down.
 func (s *Server) IsDeliberateFailure(failure *wire.Answer) bool {
-	if s.IsDown() || failure.IsBogus() {
+	if s.IsDown() || failure.IsBogus() { // canValidate decides about validation failures
 		return false
 	}
+	// Filters often send SERVFAIL without an extended error (RFC 8914).
 	return failure.Rcode() == dns.RcodeServerFailure || s.HasAnswered()
 }
 
-// probeQuestions returns the questions that the next probe sends, in order. q is a client's question that the probe may
-// use, unless its opcode is not QUERY. If q is nil, a question that the server has failed to answer replaces it, if
-// there is one.
-//
-// If the server has answered a question before, the probe asks for the NS records of the root, then that question, then
-// q. A working server need not resolve the root, and the earlier name may be broken now.
-//
-// Any other server may reject questions about the root, or may fail for the name of q. Successive probes of that server
-// alternate between q and the question for the NS records of the root.
+// probeQuestions returns the questions that the next probe sends, in order. These are the NS records of the root, an
+// earlier answered question, q, or several of them. q is a client's question; nil stands for an earlier question with
+// a failure.
 func (s *Server) probeQuestions(q *wire.Query) []*wire.Query {
 	n := s.probeCount.Add(1)
 	if q == nil {
 		q = s.failedQuestion(n / 2)
-	} else if !q.IsStandard() {
+	} else if !q.IsStandard() { // for example an UPDATE, which must be sent only once
 		q = nil
 	}
+	// A working server need not resolve the root, and the known name may be broken now.
 	if known := s.answeredQuestion.Load(); known != nil {
 		return append([]*wire.Query{wire.RootServers, known}, cmp.Or(q, known))
 	}
+	// The server may reject questions about the root, or fail for the name of q, so probes alternate.
 	if q == nil || n%2 == 1 {
 		return []*wire.Query{wire.RootServers, wire.RootServers}
 	}
@@ -376,19 +347,16 @@ func (p *serverBudgets) refillHedgeBuckets() {
 	p.serverBucket.Deposit()
 }
 
-// spendForHedge asks the hedge policy to admit a hedge of call, and returns whether the policy does. n is the index of
-// the hedge in the exchange, from 0. The hedge costs a token of the shared hedge bucket, and a token of the server's
-// own hedge bucket. If the policy gives a reason for a denial, call.Denied holds it.
-//
-// In shadow mode, no hedge is admitted. If nothing else prevents the hedge, only the server's own bucket changes, as if
-// the hedge had been sent.
-func (p *serverBudgets) spendForHedge(call *policy.Call, n int) bool {
+// spendForHedge asks the hedge policy to admit a hedge of call, and reports whether it is admitted. index is the
+// number of the hedge, from 0. An admitted hedge costs a token of each hedge bucket. call.Denied holds the policy's
+// reason for a denial.
+func (p *serverBudgets) spendForHedge(call *policy.Call, index int) bool {
 	call.Denied = policy.None
-	admitted := call.Admit(n)
+	admitted := call.Admit(index)
 	switch {
 	case admitted:
 		p.refillHedgeBuckets() // a hedge is a query too
-	case call.Denied == observe.DeniedShadow:
+	case call.Denied == observe.DeniedShadow: // the server's own bucket changes as if the hedge had been sent
 		p.sharedBucket.Refund()
 		p.serverBucket.Deposit()
 	}
@@ -396,15 +364,11 @@ func (p *serverBudgets) spendForHedge(call *policy.Call, n int) bool {
 }
 
 // spendForRetransmission spends a token for a retransmission to this server. It returns false if no bucket permits it.
-// first must be true for the first retransmission of a question, and silent must be true if the server is silent.
-//
-// A first retransmission uses the retransmission bucket of the server. If that bucket is empty, and for later
-// retransmissions, the shared hedge bucket is used. If the shared bucket is empty, the retransmission bucket is used if
-// it is at least half full.
-//
-// A retransmission to a silent server only uses the shared hedge bucket, because an outage must not double the load.
-func (p *serverBudgets) spendForRetransmission(first, silent bool) bool {
-	return first && !silent && p.retransmissions.spendToken(1) || p.spendForFailover() || !silent && p.spendSurplusToken()
+// isFirst must be true for the first retransmission of a question. isSilent must be true if the last three queries to
+// the server had no response.
+func (p *serverBudgets) spendForRetransmission(isFirst, isSilent bool) bool {
+	// A silent server may only use the shared hedge bucket, because an outage must not double the load.
+	return isFirst && !isSilent && p.retransmissions.spendToken(1) || p.spendForFailover() || !isSilent && p.spendSurplusToken()
 }
 
 // spendSurplusToken spends a token of the retransmission bucket if that bucket is at least half full, with ten
@@ -422,11 +386,9 @@ func (p *serverBudgets) refundFailover() { p.sharedBucket.Refund() }
 // So the first responses to a burst of queries permit retransmissions of the other queries.
 const retransmissionPeriod = 2 * time.Second
 
-// A retransmissionBucket is a token bucket that limits retransmissions to one server. It starts with 20 tokens
-// (Burst), and each response of the server adds one token.
-//
-// Its capacity is 20 tokens, plus one for each response in the current and the previous period of two seconds. More
-// traffic needs a larger capacity, because more packets are lost at the same time. It is safe for concurrent use.
+// A retransmissionBucket is a token bucket that limits retransmissions to one server. Each response of the server adds
+// one token. The capacity is 20, plus the number of responses in the current and the previous period of two seconds.
+// It is safe for concurrent use.
 type retransmissionBucket struct {
 	mu        sync.Mutex // guards the fields below
 	tokens    int        // number of tokens in the bucket
