@@ -20,19 +20,15 @@ func ParseKey(domain string) (string, error) {
 	return string(buf[:max(n, 0)]), err
 }
 
-// LongestMatch finds the longest domain that contains the name of q. It returns the value stored for that domain, and
-// n, the domain's length in bytes in wire format. Without a match it returns the zero value and 0. The keys of domains
-// must be results of ParseKey.
-//
-// For a DS question, the domain must contain the parent of q's name, because the parent zone has the DS records (RFC
-// 4035 §3.1.4.1).
+// LongestMatch finds the longest domain that contains the name of q, or its parent for type DS. It returns the domain's
+// value, and n, its length in bytes in wire format (0: no match). The keys of domains must be results of ParseKey.
 func LongestMatch[T any](domains map[string]T, q *wire.Query) (value T, n int) {
 	if len(domains) == 0 {
 		return value, 0
 	}
 	var buf [wire.MaxKey]byte
 	name := q.AppendKey(buf[:0])[:len(q.Name)] // in lower case
-	if q.Type == dns.TypeDS && len(name) > 1 {
+	if q.Type == dns.TypeDS && len(name) > 1 { // the parent zone has the DS records (RFC 4035 §3.1.4.1)
 		name = name[1+int(name[0]):]
 	}
 	for {

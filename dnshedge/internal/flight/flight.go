@@ -11,9 +11,9 @@ package flight
 
 import "context"
 
-// A Flight is the shared part of a running operation whose result several callers wait for (single flight): its key,
-// the number of callers, and a channel that is closed when the operation ends. Each operation type embeds a Flight and
-// adds its own results. K is the type of the Group's keys.
+// A Flight counts the callers that wait for the result of one running operation (single flight). Its channel Done is
+// closed when the operation ends. Each operation type embeds a Flight and adds its own results. K is the type of the
+// operation's key.
 type Flight[K comparable] struct {
 	Key K // must not be changed
 	// Cancel is called when RemoveCaller removes the last caller with a cause, and gets this cause. It must not
@@ -50,13 +50,11 @@ type Operation[K comparable] interface {
 }
 
 // A Group maps keys to the running operations of one kind, so that a caller can join the operation with its key. The
-// owner of a Group is the struct that contains it. The owner looks up and adds operations as in any map, and guards the
-// Group with a mutex, which must be locked during each use.
+// struct that contains it uses it like any map, and must lock a mutex during each use.
 type Group[K comparable, F Operation[K]] map[K]F
 
 // RemoveOperation removes the operation f, if the Group contains it, so that later callers start a new operation.
-// hasCallers reports whether f has callers that RemoveCaller has not removed, even if the Group does not contain f. The
-// mutex that guards the Group must be locked.
+// hasCallers reports whether f still has callers. The mutex that guards the Group must be locked.
 func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	s := f.embeddedFlight()
 	if g[s.Key] == f {
@@ -65,12 +63,9 @@ func (g Group[K, F]) RemoveOperation(f F) (hasCallers bool) {
 	return s.callers > 0
 }
 
-// RemoveCaller subtracts one from the number of callers of the operation f. cause is the error with which the caller
-// gives up. It is nil if the caller has the result, or has run the operation itself. The mutex that guards the Group
-// must be locked.
-//
-// If cause is not nil, no other caller waits and f.Cancel is not nil, RemoveCaller also removes f from the Group and
-// calls f.Cancel with cause. Later callers then start a new operation.
+// RemoveCaller removes one caller of the operation f. cause is the error with which the caller gives up; nil otherwise.
+// If the last caller gives up and f.Cancel is set, RemoveCaller removes f and calls f.Cancel. The mutex that guards the
+// Group must be locked.
 func (g Group[K, F]) RemoveCaller(f F, cause error) {
 	s := f.embeddedFlight()
 	if s.callers--; s.callers == 0 && cause != nil && s.Cancel != nil {

@@ -34,11 +34,9 @@ type Exchanger interface {
 
 var errNothing = errors.New("dnshedge: Exchanger returned neither a response nor an error")
 
-// LookupAddrs asks x for the addresses of a host in one address family. typ is dns.TypeA or dns.TypeAAAA. It returns
-// nil and no error if the host has no address in that family.
-//
-// It returns the errors of x unchanged, and a response code other than success as an RcodeError. If host is not a valid
-// host name, it returns the RcodeError of NXDOMAIN without asking x.
+// LookupAddrs asks x for the addresses of a host. typ is dns.TypeA or dns.TypeAAAA. Without addresses, it returns nil
+// and no error. It returns errors of x unchanged. A response code other than success, or an invalid host name, is
+// returned as an RcodeError.
 func LookupAddrs(ctx context.Context, x Exchanger, host string, typ uint16) ([]Addr, error) {
 	if !IsHostName(host) {
 		return nil, RcodeError(dns.RcodeNameError)
@@ -81,9 +79,9 @@ type FamilyResult struct {
 	At     time.Time // when the query ended
 }
 
-// QueryBothFamilies calls query for the types A and AAAA at the same time, each in a new goroutine. query must set
-// Addrs or Err in r; the other fields are set by QueryBothFamilies. The returned channel receives both results, in the
-// order in which the calls end. It is buffered and is never closed.
+// QueryBothFamilies calls query for the types A and AAAA concurrently, each in a new goroutine. query must set Addrs or
+// Err in r, and no other field. The returned channel receives both results, in the order in which the calls end. It is
+// never closed.
 func QueryBothFamilies(query func(typ uint16, r *FamilyResult)) <-chan *FamilyResult {
 	results := make(chan *FamilyResult, 2)
 	for family, typ := range [...]uint16{dns.TypeA, dns.TypeAAAA} {
@@ -121,12 +119,8 @@ func IsHostName(name string) bool {
 	return true
 }
 
-// FollowCNAMEs follows the CNAME chain of a name in the response r, for at most 16 names. For each name in the chain,
-// it calls visit with every record of that name that is not a CNAME. It stops after the first name for which visit has
-// returned true.
-//
-// ttl is the time in seconds for which the record may be used: the lowest of maxTTL, the record's TTL, and the TTLs of
-// the CNAMEs that lead to the record. The result is the lowest of maxTTL and the TTLs of the CNAMEs found.
+// FollowCNAMEs follows the CNAME chain of name in r, up to 16 names. It calls visit with their other records, and stops
+// after a name for which visit returned true. ttl and the result, in seconds, are at most maxTTL and the CNAMEs' TTLs.
 func FollowCNAMEs(r *dns.Msg, name string, maxTTL uint32, visit func(rr dns.RR, ttl uint32) bool) uint32 {
 	name = dns.CanonicalName(name)
 	owners := make([]string, len(r.Answer))

@@ -16,9 +16,8 @@ import (
 // responses (RFC 6303 §3).
 const TTL = 10800
 
-// A Zone is a special-use zone that a program answers itself (RFC 6303 §3). The zone's own name has an SOA and an NS
-// record, and it may have further records. In most zones, no other name exists. In a few, such as localhost, all names
-// exist.
+// A Zone is a special-use zone, such as localhost, that a program answers itself (RFC 6303 §3). Its own name has an SOA
+// and an NS record, and may have other records. In most zones, no other name exists. In a few, all names exist.
 type Zone struct {
 	name              string
 	isForEveryProgram bool // every program serves it, and not only a caching server
@@ -84,11 +83,9 @@ var zones = sync.OnceValue(func() map[string]*Zone {
 })
 
 // FindZone returns the special-use zone that contains a name, or nil if there is none. The name must be in wire format
-// and lower case.
-//
-// If all is false, it only finds the zones that every program should answer itself, such as localhost. If all is true,
-// it also finds the zones that only a caching server should answer, such as home.arpa.
-func FindZone(name []byte, all bool) *Zone {
+// and lower case. If isCachingServer is true, it also finds the zones that only a caching server should answer, such as
+// home.arpa.
+func FindZone(name []byte, isCachingServer bool) *Zone {
 	last := 0
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
 		last = off
@@ -100,7 +97,7 @@ func FindZone(name []byte, all bool) *Zone {
 	}
 	zones := zones()
 	for off := 0; name[off] != 0; off += 1 + int(name[off]) {
-		if z := zones[string(name[off:])]; z != nil && (all || z.isForEveryProgram) {
+		if z := zones[string(name[off:])]; z != nil && (isCachingServer || z.isForEveryProgram) {
 			return z
 		}
 	}
@@ -108,14 +105,12 @@ func FindZone(name []byte, all bool) *Zone {
 }
 
 // Answer returns the response to a question for a name in the zone and the type qtype. spelled is the name in
-// presentation format, in the client's spelling. It becomes the owner name of the answer records.
-//
-// For the DS records of a zone below arpa, Answer returns nil, and servers must be queried. The zone's parent proves
-// that the delegation is unsigned, which validators need (RFC 8375 §4).
+// presentation format, as the client spells it. For the DS records of a zone below arpa, it returns nil; servers must
+// be queried.
 func (z *Zone) Answer(spelled string, qtype uint16) *dns.Msg {
 	name := dns.CanonicalName(spelled)
 	if qtype == dns.TypeDS && name == z.name && strings.HasSuffix(name, ".arpa.") {
-		return nil
+		return nil // the parent proves to validators that the delegation is unsigned (RFC 8375 §4)
 	}
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Rcode: dns.RcodeNameError}}
 	if z.hasNoData {

@@ -46,11 +46,9 @@ type Host struct {
 	name  string // the name of an address, if the entry is that of a reverse name such as 1.2.0.192.in-addr.arpa
 }
 
-// NewHosts returns a Hosts for the file at path. The caller must call Load successfully before Find.
-//
-// Find uses spawn to read a large file again in the background. spawn must call its argument in a new goroutine and
-// return true, or return false after the caller has shut down. The context that it passes must be cancelled on
-// shutdown.
+// NewHosts returns a Hosts for the file at path. Load must succeed before Find is called. spawn must call its argument
+// in a new goroutine, with a context that is cancelled on shutdown, and return true. After shutdown it must return
+// false.
 func NewHosts(path string, spawn func(func(context.Context)) bool) *Hosts {
 	return &Hosts{path: path, spawn: spawn}
 }
@@ -73,12 +71,8 @@ func (f *Hosts) Load() error {
 	return f.readFile(context.Background(), info)
 }
 
-// Find returns the entry for the name of q, or nil if the file does not contain the name. Load must have succeeded
-// before. now is the current time.
-//
-// If five seconds have passed since the last check, Find checks whether the file has changed. It reads a changed file
-// before it returns. But it reads a file above 64 KiB in the background, and returns the old entry. If reading fails,
-// the old entries remain.
+// Find returns the entry for the name of q, or nil if there is none. At most every five seconds, it reads a changed
+// file again, but a file above 64 KiB in the background. now is the current time. Load must have succeeded.
 func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	if now.UnixNano()-f.checked.Load() >= int64(hostsCheckInterval) && f.mu.TryLock() {
 		f.refreshIfChanged(now)
@@ -87,12 +81,9 @@ func (f *Hosts) Find(q *wire.Query, now time.Time) *Host {
 	return (*f.hosts.Load())[string(q.AppendKey(buf[:0])[:len(q.Name)])]
 }
 
-// refreshIfChanged reads the file again if it has changed. now is the current time. It reads a file of at most 64 KiB
-// before it returns, and a larger file in the background. If reading fails, the old entries remain, and a later check
-// reads again.
-//
-// The caller must hold mu. refreshIfChanged unlocks mu, or the background goroutine unlocks mu after it has read the
-// file.
+// refreshIfChanged reads the file again if it has changed. A file above 64 KiB is read in the background. If reading
+// fails, the old entries remain. now is the current time. The caller must hold mu, which refreshIfChanged, or its
+// goroutine after reading, unlocks.
 func (f *Hosts) refreshIfChanged(now time.Time) {
 	info, err := f.statFile(now)
 	read := func(ctx context.Context) {
@@ -185,11 +176,8 @@ func addHosts(hosts map[string]*Host, line string) {
 	}
 }
 
-// Answer returns the response to the question q for the name of h. It returns nil if the file has no data for the
-// question, and a server must be queried.
-//
-// If the file has an address of the name, the response for a family without addresses in the file has no answer
-// records. Responses for HTTPS and SVCB have none either. So programs do not find public addresses of the name.
+// Answer returns the response to q, a question for the name of h, or nil if a server must be queried. If the file has
+// an address of the name, questions for the other address family, HTTPS and SVCB get no answer records.
 func (h *Host) Answer(q *wire.Query) *dns.Msg {
 	m := new(dns.Msg)
 	header := func(t uint16) dns.RR_Header {
@@ -215,6 +203,7 @@ func (h *Host) Answer(q *wire.Query) *dns.Msg {
 		if len(h.addrs) == 0 {
 			return nil
 		}
+		// Without this response, programs would find public addresses of the name.
 		m.Ns = []dns.RR{&dns.SOA{
 			Hdr: header(dns.TypeSOA), Ns: q.PresentationName(), Mbox: "nobody.invalid.",
 			Serial: 1, Refresh: 3600, Retry: 1200, Expire: 604800, Minttl: hostsTTL,

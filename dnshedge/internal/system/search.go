@@ -28,9 +28,9 @@ func NewSearchDomains(path string) *SearchDomains {
 	return &SearchDomains{path: cmp.Or(path, systemConf)}
 }
 
-// Contains reports whether the name of q lies below a search domain. A resolver may have made the name by appending the
-// domain. The result is false for a name that is itself a search domain. now is the current time. If the last read was
-// five seconds ago or earlier, Contains reads the file again.
+// Contains reports whether the name of q lies below a search domain, so that a resolver may have made the name by
+// appending the domain. A search domain itself does not count. now is the current time. The file is read again after
+// five seconds.
 func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	s.mu.Lock()
 	if s.read.IsZero() || now.Sub(s.read) >= checkInterval {
@@ -42,9 +42,9 @@ func (s *SearchDomains) Contains(q *wire.Query, now time.Time) bool {
 	return n > 0 && n < len(q.Name)
 }
 
-// readSearchDomains returns the set of the search domains in the file at path, in wire format and lower case. If the
-// file lists none or cannot be read, it returns the domain of this machine's host name, as Go's resolver does. It
-// returns nil if path is empty.
+// readSearchDomains returns the set of search domains in the resolv.conf file at path, in wire format and lower case.
+// If the file lists none or cannot be read, it returns the domain of this machine's host name. It returns nil if path
+// is empty.
 func readSearchDomains(path string) map[string]struct{} {
 	if path == "" {
 		return nil
@@ -52,7 +52,7 @@ func readSearchDomains(path string) map[string]struct{} {
 	text, _ := os.ReadFile(path)
 	_, _, search := parseResolvConf(string(text))
 	if search == nil {
-		name, _ := os.Hostname()
+		name, _ := os.Hostname() // as in Go's resolver
 		_, of, _ := strings.Cut(name, ".")
 		search = []string{of}
 	}

@@ -35,12 +35,9 @@ type Configuration struct {
 	Domains map[string][]netip.AddrPort // servers for the names in a domain only, by domain
 }
 
-// A Servers holds the DNS servers of the system, which the function Ask reports. The servers for all names come from
-// the resolv.conf file at Path instead if Ask is nil, reports servers only for certain domains or none at all, or fails
-// without an earlier success.
-//
-// Methods with the parameter now, the current time, read the configuration again if the last check was five seconds ago
-// or earlier. A Servers is safe for concurrent use.
+// A Servers holds the DNS servers of the system. The function Ask reports them. Default servers that Ask cannot report
+// come from the resolv.conf file at Path. Methods with a parameter now (current time) read again after five seconds. It
+// is safe for concurrent use.
 type Servers struct {
 	Ask  func() (Configuration, error) // asks the system; nil: only the file is read
 	Path string                        // the file, which is read if the system reports no servers; empty: there is none
@@ -71,11 +68,9 @@ type systemState struct {
 	version        uint64              // number of changes of defaultServers and domains
 }
 
-// NewServers returns the servers in the file at path, or the system's servers if path is empty. ok reports whether a
-// server's address, with host and port, is valid; other servers are omitted.
-//
-// spawn must call its argument in a new goroutine and return true, or return false after the caller has shut down. The
-// configuration is read in these goroutines.
+// NewServers returns the servers in the resolv.conf file at path, or the system's servers if path is empty. Servers
+// whose address (host and port) ok rejects are omitted. spawn must call its argument in a new goroutine and return
+// true, or return false after shutdown.
 func NewServers(path string, ok func(addr string) bool, spawn func(func(context.Context)) bool) *Servers {
 	if path == "" {
 		return &Servers{Ask: askSystem, Path: systemConf, OK: ok, Spawn: spawn}
@@ -83,9 +78,9 @@ func NewServers(path string, ok func(addr string) bool, spawn func(func(context.
 	return &Servers{Path: path, OK: ok, Spawn: spawn}
 }
 
-// Domains returns the servers that are used only for names in certain domains, such as the domain of a VPN. The keys
-// are the domains, in wire format and lower case. The map is empty or nil if no domain has its own servers. The caller
-// must not change the map. now is the current time.
+// Domains returns the servers that are used only for names in certain domains, such as a VPN's. The keys are the
+// domains, in wire format and lower case. The caller must not change the map, which may be nil. now is the current
+// time.
 func (f *Servers) Domains(now time.Time) map[string][]Server { return f.latestState(now).domains }
 
 // HasRotateOption reports whether resolv.conf has the option rotate, which asks programs to use the servers in turn,
@@ -96,12 +91,9 @@ func (f *Servers) HasRotateOption() bool {
 	return f.state.rotate
 }
 
-// DefaultServers returns the servers for all names, except names in a domain with its own servers (see
-// FindDomainServers). now is the current time. If the configuration lists no servers, the result is the loopback
-// addresses. A file that is missing, or that the process may not read, lists no servers.
-//
-// If reading fails otherwise and no earlier read has succeeded, DefaultServers returns the error, and the next call
-// reads again. If Spawn has returned false before the first read, both results are nil.
+// DefaultServers returns the servers for names outside domains with their own servers: the loopback addresses if none
+// are configured. It returns an error if no read has succeeded, and two nils after Spawn has refused the first read.
+// now is the current time.
 func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 	k := f.latestState(now)
 	return k.defaultServers, k.err
@@ -111,9 +103,9 @@ func (f *Servers) DefaultServers(now time.Time) ([]Server, error) {
 // earlier result. now is the current time.
 func (f *Servers) Version(now time.Time) uint64 { return f.latestState(now).version }
 
-// FindDomainServers finds the longest domain that contains the name of q and has its own servers, such as the domain of
-// a VPN. It returns these servers, and the length in bytes of the domain in wire format. now is the current time. If no
-// domain matches, or f is nil, it returns nil and 0.
+// FindDomainServers finds the longest domain that contains the name of q and has its own servers. It returns these
+// servers, and the domain's length in bytes in wire format; without a match, nil and 0. now is the current time. f may
+// be nil.
 func (f *Servers) FindDomainServers(q *wire.Query, now time.Time) ([]Server, int) {
 	if f == nil || f.Ask == nil {
 		return nil, 0
@@ -125,12 +117,9 @@ func (f *Servers) FindDomainServers(q *wire.Query, now time.Time) ([]Server, int
 // file takes less time, and scutil on a busy machine more.
 const refreshPatience = 10 * time.Millisecond
 
-// latestState returns the latest configuration. now is the current time. If the last check was five seconds ago or
-// earlier, or no servers are known, it starts a goroutine that reads the configuration again, unless a read is running.
-//
-// For 10 ms (refreshPatience) after the start of a check, callers wait for the end of the read, so that questions that
-// arrive together use the same servers. Later callers get the old configuration until the read has ended. If no servers
-// are known, all callers wait until then.
+// latestState returns the latest configuration. If the last check was five seconds ago, or no servers are known, a
+// goroutine reads it again. latestState waits for the new configuration, at most 10 ms if servers are known. now is the
+// current time.
 func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Lock()
 	had, age := f.state, now.Sub(f.checked)
@@ -154,7 +143,7 @@ func (f *Servers) latestState(now time.Time) systemState {
 	f.mu.Unlock()
 	if had.defaultServers == nil {
 		<-done
-	} else {
+	} else { // questions that arrive together must use the same servers
 		late := time.NewTimer(patience)
 		defer late.Stop()
 		select {
@@ -171,8 +160,8 @@ func (f *Servers) latestState(now time.Time) systemState {
 // stored configuration. If reading fails, the servers in k remain, and the next refresh reads again.
 func (f *Servers) refreshState(k systemState) {
 	earlier := k
-	ok, err := f.readSystemServers(&k)
-	if !ok {
+	skipFile, err := f.readSystemServers(&k)
+	if !skipFile {
 		if f.Path != "" {
 			err = f.readConfig(&k)
 		}
@@ -198,10 +187,10 @@ func (f *Servers) refreshState(k systemState) {
 	f.reading = nil
 }
 
-// readSystemServers calls Ask and stores the reported servers in k. The first result is true if the file at Path must
-// not be read: Ask has reported servers for all names, or has failed after an earlier success. If Ask fails,
-// readSystemServers returns the error and does not change k.
-func (f *Servers) readSystemServers(k *systemState) (bool, error) {
+// readSystemServers calls Ask, if set, and stores the reported servers in k. skipFile is true if the file at Path must
+// not be read: Ask has reported default servers, or fails after an earlier success. After an error of Ask, k is
+// unchanged.
+func (f *Servers) readSystemServers(k *systemState) (skipFile bool, err error) {
 	if f.Ask == nil {
 		return false, nil
 	}
@@ -232,9 +221,9 @@ func (f *Servers) firstValidServers(servers []netip.AddrPort) (first []Server) {
 	return first
 }
 
-// readConfig reads the resolv.conf file into k. It does nothing if k holds the servers of the file and the file has not
-// changed. A file that is missing, or that the process may not read, lists no servers, as in Go's resolver. After any
-// other error k is unchanged, because the cause may be temporary.
+// readConfig reads the resolv.conf file into k. It does nothing if k holds the servers of the file and the file is
+// unchanged. A file that is missing, or that the process may not read, lists no servers. After another error k is
+// unchanged.
 func (f *Servers) readConfig(k *systemState) error {
 	info, err := os.Stat(f.Path)
 	if err == nil && k.defaultServers != nil && info.ModTime().Equal(k.changed) && info.Size() == k.size {
@@ -246,10 +235,10 @@ func (f *Servers) readConfig(k *systemState) error {
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		k.defaultServers, k.rotate, k.changed = nil, false, time.Time{}
-		return nil
+		return nil // no servers, as in Go's resolver
 	}
 	if err != nil {
-		return err
+		return err // the cause may be temporary
 	}
 	k.defaultServers, k.changed, k.size = nil, info.ModTime(), info.Size()
 	named, options, _ := parseResolvConf(string(text))

@@ -14,15 +14,12 @@ func (q *Query) WithName(name string) *Query {
 	return &r
 }
 
-// UnresolvedAlias returns the target of the last CNAME record in the chain that begins at the question's name, in wire
-// format. ok is true if the response does not resolve the target, so that the caller must query it.
-//
-// ok is false if:
-//   - there is no CNAME record for the question's name;
-//   - a.Outcome is not NoData: for example, there are records of the question's type;
-//   - there is an SOA record, so the target has no records (RFC 2308 §2.2);
-//   - the server is recursive (RA), and has followed the CNAMEs itself (NODATA of type 3).
+// UnresolvedAlias returns the name, in wire format, to which the CNAME records of the question's name lead, if the
+// caller must query it. ok is false if a.Outcome is not NoData, there is an SOA or no CNAME record, or the server is
+// recursive.
 func (a *Answer) UnresolvedAlias() (target string, ok bool) {
+	// A recursive server (RA) has followed the CNAMEs itself (NODATA of type 3). With an SOA record, the target has no
+	// records (RFC 2308 §2.2).
 	if a.Outcome != NoData || a.packed[6]|a.packed[7] == 0 || a.packed[3]&flagRA != 0 {
 		return "", false
 	}
@@ -49,12 +46,9 @@ func (a *Answer) UnresolvedAlias() (target string, ok bool) {
 	return string(b[:n]), ok && err == nil
 }
 
-// AppendAliasTarget completes a response with an alias. target is the response for the name that a.UnresolvedAlias has
-// returned. Its answer records are appended to the answer section of a. The other sections, the response code and the
-// outcome become those of target.
-//
-// RA is set. AA and AD remain set only if target has them too. The extended errors of target are added to those of a.
-// target does not change. The error means that the result does not fit in a message.
+// AppendAliasTarget appends to a the answer records and extended errors of target, the response for the name from
+// a.UnresolvedAlias. The other sections, response code and outcome become those of target. After an error, for example
+// if the result is too long, a is invalid.
 func (a *Answer) AppendAliasTarget(target *Answer) error {
 	more, err := unpackMessage(target.packed)
 	if err != nil {

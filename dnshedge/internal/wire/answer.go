@@ -12,9 +12,8 @@ import (
 )
 
 // An Answer is a parsed response from which responses to several clients can be made. It has no ID and no OPT record,
-// and its flags do not depend on the client.
-//
-// After LimitTTLs, several goroutines may share an Answer, and it must not be changed.
+// and its flags do not depend on the client. After LimitTTLs, several goroutines may share an Answer, which must not be
+// changed.
 type Answer struct {
 	EDE []EDE // extended errors (RFC 8914)
 	// Cookie is the data of the COOKIE option (RFC 7873). It is nil if the response has no such option, and after
@@ -71,7 +70,7 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 		clear(b[4:])
 	}
 	a := new(Answer)
-	code, err := a.readOPT(b, q != nil && q.options != nil)
+	code, err := a.readOPT(b, q != nil && q.options != nil) // a client without EDNS options gets none
 	if err == nil && len(a.options) > 0 && unpackOptions(a.options) == nil {
 		err = errOption
 	}
@@ -107,11 +106,9 @@ func ParseAnswer(b []byte, q *Query) (*Answer, error) {
 	return a, nil
 }
 
-// rewriteMessage repairs a response that cannot be stored unchanged. It parses b, the response to q, and packs it again
-// with package dns, without the OPT record. It also drops answer records that do not belong to the question (see
-// removeUnrelatedRecords). foreign is true if it dropped an answer record for this reason.
-//
-// q may be nil if the query is unknown. The error means that the response is malformed.
+// rewriteMessage parses b, the response to q, and packs it again without the OPT record. It removes answer records that
+// do not belong to the question; foreign reports whether there were any. q may be nil. The error means that the
+// response is malformed.
 func rewriteMessage(b []byte, q *Query) (out []byte, foreign bool, err error) {
 	m, err := unpackMessage(b)
 	if err != nil {
@@ -163,11 +160,9 @@ type MalformedError struct{ err error }
 func (e *MalformedError) Error() string { return "dnshedge: malformed response: " + e.err.Error() }
 func (e *MalformedError) Unwrap() error { return e.err }
 
-// readOPT stores the contents of the OPT record of the response b in a. It keeps the server's end-to-end EDNS options
-// only if asked is true, which means that the client has sent EDNS options.
-//
-// code has the upper bits of the response code, which are in the OPT record, shifted left by 4 bits.
-func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
+// readOPT stores the contents of the OPT record of the response b in a. It stores the EDNS options that are passed on
+// to clients only if keepOptions is true. code has the upper bits of the response code, shifted left by 4 bits.
+func (a *Answer) readOPT(b []byte, keepOptions bool) (code uint16, err error) {
 	err = walkRecords(b, func(r messageRecord) {
 		if r.typ != dns.TypeOPT || r.section != additional {
 			return
@@ -186,7 +181,7 @@ func (a *Answer) readOPT(b []byte, asked bool) (code uint16, err error) {
 				}
 			case kind == dns.EDNS0EDE && len(data) >= 2:
 				a.EDE = append(a.EDE, EDE{binary.BigEndian.Uint16(data), string(data[2:])})
-			case asked && isEndToEnd(kind):
+			case keepOptions && isEndToEnd(kind):
 				a.options = append(a.options, o...)
 			}
 		}
@@ -260,10 +255,8 @@ func (a *Answer) DeniesQuestionName() bool {
 func (a *Answer) RecordCount() int { return len(a.ttls) }
 
 // Edit parses the message of a and calls f, which may change the parsed message. If f returns true, the changed message
-// becomes the message of a. If f returns false, a does not change, and Edit returns nil.
-//
-// Edit returns an error, and does not change a, if the message cannot be parsed, or is too long or invalid after f.
-// Edit never changes a.Outcome. It must not be called after LimitTTLs.
+// becomes the message of a. After an error, a is unchanged. Edit never changes a.Outcome. It must not be called after
+// LimitTTLs.
 func (a *Answer) Edit(f func(m *dns.Msg) bool) error {
 	m, err := unpackMessage(a.packed)
 	if err != nil || !f(m) {
@@ -352,14 +345,8 @@ func (a *Answer) rotateAddresses(m []byte, positions int) {
 	}
 }
 
-// Append appends to b the response to q in wire format, adapted as v describes, and returns the extended slice. The
-// response has at most limit bytes; 0 means MaxMsg, the maximum length of a message.
-//
-// If the client uses EDNS, the response has an OPT record. EDNS options that do not fit are left out. Extended errors
-// that do not fit lose their texts; if they still do not fit, they are left out as well.
-//
-// If the response is still too long, all records except the OPT record are left out and the flag TC is set. But with
-// the limit MaxMsg, only the OPT record is left out.
+// Append appends to b the response to q, adapted as v describes, and returns the extended slice. The response has at
+// most limit bytes (0: MaxMsg). If the records do not fit, they are left out and the flag TC is set.
 func (a *Answer) Append(b []byte, q *Query, v ResponseOptions, limit int) []byte {
 	if limit <= 0 {
 		limit = MaxMsg
@@ -391,13 +378,9 @@ func SetForwarderFlags(b []byte) {
 // optLen is the length in bytes of an OPT record without options.
 const optLen = 11
 
-// appendOPT appends an OPT record to the response that begins at b[start], and returns the extended slice. The response
-// then has at most limit bytes. Without the OPT record, the response must be at least 11 bytes (optLen) shorter than
-// limit.
-//
-// options are the EDNS options of the server. They are added if they fit and the client has sent EDNS options. errs are
-// the extended errors. If they do not fit, their texts are left out. If they still do not fit, no extended errors are
-// added.
+// appendOPT appends an OPT record to the response that begins at b[start], and returns the extended slice. It adds EDNS
+// options of the server and extended errors if the response then has at most limit bytes. The response must leave room
+// for 11 bytes (optLen).
 func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs []EDE) []byte {
 	codes, texts := 0, 0
 	for _, e := range errs {
@@ -409,7 +392,7 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs []EDE
 	binary.BigEndian.PutUint16(b[start+10:], n+1)
 	b = q.appendOPTHead(b, DefaultUDPSize)
 	data := len(b)
-	if q.options != nil && len(options) <= room {
+	if q.options != nil && len(options) <= room { // the client has sent EDNS options
 		b = append(b, options...)
 		room -= len(options)
 	}
@@ -418,7 +401,7 @@ func (q *Query) appendOPT(b []byte, start, limit int, options []byte, errs []EDE
 	}
 	for _, e := range errs {
 		if codes+texts > room {
-			e.Text = ""
+			e.Text = "" // the codes fit, but not the texts
 		}
 		b = append(b, 0, dns.EDNS0EDE)
 		b = binary.BigEndian.AppendUint16(b, uint16(2+len(e.Text)))
@@ -494,12 +477,9 @@ func (a *Answer) Message(m *dns.Msg, q *Query, v ResponseOptions) *dns.Msg {
 	return r
 }
 
-// unpackRecord parses the record at the offset off of b. It returns the record and the offset after it. owner is the
-// name of the question in presentation format, which most records have as owner. seen caches other owner names.
+// unpackRecord parses the record at the offset off of b, and returns the offset after it. owner is the question's name
+// in presentation format. seen caches other owner names. Data that package dns cannot represent becomes a dns.RFC3597.
 // walkRecords must have accepted b.
-//
-// If package dns cannot parse the record's data, or would change it, the result is a dns.RFC3597, a record of unknown
-// type.
 func unpackRecord(b []byte, off int, owner string, seen ownerNameCache) (dns.RR, int) {
 	h := dns.RR_Header{Name: owner}
 	if b[off] == 0xc0 && b[off+1] == HeaderLen {

@@ -37,10 +37,8 @@ var dataLayouts = map[uint16]dataLayout{
 	dns.TypeSIG: {before: 18, names: 1, more: true}, dns.TypeRRSIG: {before: 18, names: 1, more: true}, dns.TypeNXT: {names: 1, more: true},
 }
 
-// isLossy reports whether github.com/miekg/dns would change the data of the record r of b when it parses and writes the
-// record. r must then be treated as a record of unknown type, whose data is copied.
-//
-// For common types, the result follows from fixed rules. Records of other types are parsed, written and compared.
+// isLossy reports whether package dns would change the data of r, a record of the message b, when it parses and writes
+// the record. The caller must then treat r as a record of unknown type, whose data is copied.
 func isLossy(b []byte, r messageRecord) bool {
 	switch r.typ {
 	case dns.TypeTXT, dns.TypeSPF, dns.TypeNINFO, dns.TypeAVC:
@@ -55,7 +53,7 @@ func isLossy(b []byte, r messageRecord) bool {
 		return requiredFields[r.typ].lacksFields(r.data)
 	case dns.TypeSVCB, dns.TypeHTTPS:
 		return wouldChangeSVCB(r.data)
-	case dns.TypeHIP:
+	case dns.TypeHIP: // compressed names are invalid (RFC 8005 §5), and expanding thousands may take quadratic time
 		if requiredFields[r.typ].lacksFields(r.data) || hasCompressedName(r.data, 4+int(r.data[0])+int(binary.BigEndian.Uint16(r.data[2:]))) {
 			return true
 		}
@@ -105,8 +103,7 @@ func (l dataLayout) lacksFields(data []byte) bool {
 }
 
 // findTypeBitmap returns the offset of the type bitmap in the data of an NSEC or NSEC3 record. The offset is at or
-// beyond the end of data if there is no bitmap, or if the record has a compressed name. Such a name is invalid (RFC
-// 4034 §4.1.1).
+// beyond the end of data if there is no bitmap, or if the record has a compressed name.
 func findTypeBitmap(typ uint16, data []byte) int {
 	off := 0
 	if typ == dns.TypeNSEC3 {
@@ -120,7 +117,7 @@ func findTypeBitmap(typ uint16, data []byte) int {
 	}
 	for off < len(data) && data[off] != 0 {
 		if data[off] >= 0xc0 {
-			return len(data)
+			return len(data) // a compressed name is invalid (RFC 4034 §4.1.1)
 		}
 		off += 1 + int(data[off])
 	}
@@ -157,9 +154,6 @@ func wouldChangeSVCB(data []byte) bool {
 
 // hasCompressedName reports whether the names in data, from the offset off on, include a compressed or malformed name.
 // data must contain only names from off on.
-//
-// It serves to reject HIP records with compressed names (RFC 8005 §5). A HIP record may have thousands of names, so
-// expanding compressed names could take quadratic time.
 func hasCompressedName(data []byte, off int) bool {
 	for off < len(data) {
 		end, err := skipName(data, off)
@@ -208,12 +202,8 @@ func (l dataLayout) matchesRecord(b []byte, r messageRecord) bool {
 	return off == end || l.more && off < end
 }
 
-// isSelfContained reports whether the data of r certainly contains no compressed name, so that the data has the same
-// meaning in any message. It does not examine the data of rare types that may contain names, such as KX, HIP and TSIG,
-// and returns false for them.
-//
-// The type of r must not be in dataLayouts. Names in the data of the other types must not be compressed (RFC 3597 §4),
-// but package dns would accept and expand them.
+// isSelfContained reports whether the data of r certainly contains no compressed name, so that it has the same meaning
+// in any message. It returns false for rare types that may contain names. The type of r must not be in dataLayouts.
 func isSelfContained(r messageRecord) bool {
 	off := 0
 	switch r.typ {
@@ -226,6 +216,7 @@ func isSelfContained(r messageRecord) bool {
 	default:
 		return true
 	}
+	// A compressed name is invalid here (RFC 3597 §4), but package dns would expand it.
 	end, err := skipName(r.data, off)
 	return err == nil && isUncompressed(r.data[off:end])
 }

@@ -8,10 +8,7 @@ import (
 )
 
 // A nameIDTable assigns IDs to the names of one message, so that names can be compared quickly. Two names have the same
-// ID if they are equal, ignoring case.
-//
-// Each label is read once, however many names refer to it by compression pointers. So the work is linear in the length
-// of the message.
+// ID if they are equal, ignoring case. The work is linear in the length of the message.
 type nameIDTable struct {
 	known []uint64 // bit set of the offsets in the message for which ids is valid
 	ids   []uint64 // ID of the name that begins at an offset, indexed by the offset
@@ -84,7 +81,7 @@ func childID(parent uint64, label []byte) uint64 {
 }
 
 // ancestorIDs returns the ID of the name at the offset off of m, followed by the IDs of all domains that contain this
-// name, from its parent to the root. A name lies in a domain if and only if these IDs include the ID of the domain.
+// name, from its parent to the root.
 func (s *nameIDTable) ancestorIDs(m []byte, off int) []uint64 {
 	ids := make([]uint64, 0, 8)
 	for {

@@ -65,8 +65,7 @@ func classifyResponse(m []byte, errs []EDE) Outcome {
 }
 
 // IsBogus reports whether the response is a DNSSEC validation failure: the code SERVFAIL with an extended error about
-// DNSSEC. The cause may be wrong signatures of the name. It may also be a server with a wrong clock or an old trust
-// anchor, which fails for all names.
+// DNSSEC. The cause may be wrong signatures of the name, or a server with a wrong clock or an old trust anchor.
 func (a *Answer) IsBogus() bool {
 	return a.Rcode() == dns.RcodeServerFailure && slices.ContainsFunc(a.EDE, EDE.isValidationFailure)
 }

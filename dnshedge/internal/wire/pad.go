@@ -14,11 +14,9 @@ const (
 	responseBlock = 468
 )
 
-// PadResponse pads the response that begins at b[start], so that its length does not reveal the question, and returns
-// the extended slice. The new length is a multiple of 468 bytes (RFC 8467 §4.1), or MaxMsg if that is less.
-//
-// The OPT record must be the last record. A response without an OPT record, or without room for the padding option, is
-// returned unchanged.
+// PadResponse pads the response that begins at b[start] to a multiple of 468 bytes (RFC 8467 §4.1), but at most MaxMsg,
+// and returns the extended slice. The OPT record must be the last record. Without an OPT record or room, the response
+// is unchanged.
 func PadResponse(b []byte, start int) []byte {
 	m := b[start:]
 	size := 0
@@ -39,8 +37,7 @@ func PadResponse(b []byte, start int) []byte {
 }
 
 // paddingLen returns the number of zero bytes in a padding option that makes the length of a message a multiple of
-// block bytes. size is the length of the message without the option. The 4 bytes with which the option begins are not
-// part of the result.
+// block bytes. size is the length of the message without the option. The option's header of 4 bytes is not counted.
 func paddingLen(size, block int) int { return (block - (size+4)%block) % block }
 
 // appendPadding appends an EDNS padding option with n zero bytes to b (RFC 7830 §3) and returns the extended slice.

@@ -58,12 +58,9 @@ func (q *Query) NeedsOwnConnection() bool { return q.ownConnection }
 // its cache or its root hints. It must not be changed.
 var RootServers = &Query{Name: "\x00", Type: dns.TypeNS, Class: dns.ClassINET, Size: dns.MinMsgSize, rd: true}
 
-// NewQuery returns a Query for the message m. It drops hop-by-hop EDNS options: cookies, padding, keepalive, and
-// extended errors. It does not retain m.
-//
-// It returns an error for messages that cannot be hedged: zone transfers, signed messages, and queries with records
-// other than OPT. It also returns an error unless m has exactly one question, with a valid name, and at most one OPT
-// record, with the EDNS version 0.
+// NewQuery returns a Query for m, without EDNS options that concern only one connection. m must have one question, at
+// most one OPT record of version 0, and, with opcode QUERY, no other records. Zone transfers and signed messages are
+// errors. m is not retained.
 func NewQuery(m *dns.Msg) (*Query, error) {
 	q := new(Query)
 	if err := q.SetMessage(m); err != nil {
@@ -72,11 +69,9 @@ func NewQuery(m *dns.Msg) (*Query, error) {
 	return q, nil
 }
 
-// SetMessage overwrites q with the query for the message m, without hop-by-hop EDNS options: cookies, padding,
-// keepalive, and extended errors. It returns an error if m is invalid or cannot be hedged; NewQuery lists the
-// conditions. After an error, q may have been changed.
-//
-// Other goroutines must not use q. m is not retained.
+// SetMessage overwrites q with the query for m, without EDNS options that concern only one connection. It returns an
+// error for invalid messages, zone transfers and signed messages. After an error, q may be changed. Other goroutines
+// must not use q. m is not retained.
 func (q *Query) SetMessage(m *dns.Msg) error {
 	if len(m.Question) != 1 {
 		return fmt.Errorf("dnshedge: message with %d questions; want 1", len(m.Question))
@@ -190,10 +185,7 @@ func packName(b []byte, name string) (n int, err error) {
 }
 
 // WithForwardedOptions returns a query with only the EDNS option that a forwarder passes on: the client subnet (RFC
-// 7871). Other options concern only the server that the client has asked (RFC 6891 §6.2.6). It returns q itself if q
-// has no options.
-//
-// It returns an error if the client subnet is malformed or occurs twice.
+// 7871). It returns q itself if q has no options, and an error if the client subnet is malformed or occurs twice.
 func (q *Query) WithForwardedOptions() (*Query, error) {
 	if q.options == nil {
 		return q, nil
@@ -234,8 +226,7 @@ func isEndToEnd(code uint16) bool {
 func isForwardedOption(code uint16) bool { return code == optECS }
 
 // isClientSubnet reports whether o, an EDNS option in wire format, is a valid client subnet option of a query (RFC 7871
-// §6). The length must fit the prefix, and the bits after the prefix must be zero. Options for equal subnets are
-// therefore equal byte by byte, and their data has at most 20 bytes.
+// §6). The length must fit the prefix, and the bits after the prefix must be zero.
 func isClientSubnet(o []byte) bool {
 	data := o[4:]
 	if len(data) < 4 {
@@ -246,6 +237,7 @@ func isClientSubnet(o []byte) bool {
 	if int(family) >= len(most) || prefix > most[family] || scope != 0 || len(address) != (prefix+7)/8 {
 		return false
 	}
+	// Options for equal subnets are thus equal byte by byte, and their data has at most 20 bytes.
 	return prefix%8 == 0 || address[len(address)-1]<<(prefix%8) == 0
 }
 
@@ -273,16 +265,8 @@ func unpackOptions(b []byte) []dns.EDNS0 {
 	return nil
 }
 
-// ParseQuery parses the message b that a client has sent to a forwarder. Of the EDNS options, it keeps only the client
-// subnet. b is not retained.
-//
-// It returns an error if b is malformed, is a response, or does not have exactly one question. It also returns an error
-// if there are two OPT records, an OPT record outside the additional section, two client subnets, or a malformed client
-// subnet.
-//
-// The error is ErrVersion if the EDNS version is not 0, and ErrSigned if there is a TSIG or SIG(0) record. A query with
-// the opcode QUERY must have no records other than OPT, unless IsQuestionType returns false for the type of its
-// question.
+// ParseQuery parses b, the message of a client to a forwarder. Of the EDNS options, it keeps only the client subnet.
+// The error is ErrVersion if the EDNS version is not 0, and ErrSigned for a TSIG or SIG(0) record. b is not retained.
 func ParseQuery(b []byte) (*Query, error) {
 	q := new(Query)
 	if err := q.Parse(b); err != nil {
@@ -291,11 +275,9 @@ func ParseQuery(b []byte) (*Query, error) {
 	return q, nil
 }
 
-// Parse parses the message b, which a client has sent to a forwarder, into q. Of the EDNS options, it keeps only the
-// client subnet. It returns an error if b is malformed or must not be forwarded; ParseQuery lists the conditions.
-//
-// After an error, the caller can respond to the client with q.AppendFailure if q.Name is not empty. Other goroutines
-// must not use q. b is not retained.
+// Parse parses b, the message of a client to a forwarder, into q. Of the EDNS options, it keeps only the client subnet.
+// After an error, q.AppendFailure may be called if q.Name is not empty. Other goroutines must not use q. b is not
+// retained.
 func (q *Query) Parse(b []byte) error {
 	if err := q.parseMessage(b, isForwardedOption); err != nil || q.options == nil {
 		return err
@@ -412,13 +394,11 @@ func (q *Query) WantsRecursion() bool { return q.rd }
 // subnet. The response may depend on them.
 func (q *Query) HasOptions() bool { return q.options != nil }
 
-// IsCacheable reports whether a cache may store the response to the query, and may answer the query. The query must
-// have the opcode QUERY, the class IN, a type other than ANY, the flag RD, and no EDNS options that are passed on to
-// servers.
-//
-// Without RD, the response depends on the data that the server happens to have. Responses may also depend on the opcode
-// and the EDNS options, which are not part of the cache key.
+// IsCacheable reports whether the response to the query may be cached. The query must have the opcode QUERY, the class
+// IN, a type other than ANY, the flag RD, and no EDNS options that are passed on to servers.
 func (q *Query) IsCacheable() bool {
+	// Without RD, the response depends on the data that the server happens to have. The opcode and the EDNS options are
+	// not part of the cache key.
 	return q.rd && q.raw == nil && q.options == nil && q.Class == dns.ClassINET && q.Type != dns.TypeANY
 }
 
@@ -450,22 +430,18 @@ func (q *Query) AppendKey(b []byte) []byte {
 	return append(AppendLower(b, q.Name), byte(q.Type>>8), byte(q.Type), byte(q.Class>>8), byte(q.Class), byte(bits))
 }
 
-// AppendExchangeKey appends a key to b, and returns the extended slice. Queries with equal keys get the same response
-// from a server, so that one exchange can serve all of them. The key consists of the name in lower case, the type, the
-// class, the flags DO, CD and RD, and the EDNS options that are passed on to servers.
-//
-// The opcode of q must be QUERY, because it is not part of the key.
+// AppendExchangeKey appends to b a key of the name in lower case, type, class, flags DO, CD and RD, and EDNS options.
+// It returns the extended slice. Queries with equal keys get the same response from a server. The opcode of q must be
+// QUERY.
 func (q *Query) AppendExchangeKey(b []byte) []byte {
 	return append(append(q.AppendKey(b), byte(selectFlag(q.rd, 1))), q.options...)
 }
 
 // SetNameErrorType changes a cache key in place to the key under which the response "no such name" is stored. That
 // response holds for all types, so all types except DS share one key.
-//
-// The key for type DS remains separate, because DS records belong to the parent zone (RFC 4035 §3.1.4.1). The servers
-// of that zone may not know a name in the child zone.
 func SetNameErrorType(key []byte) {
 	n := len(key)
+	// DS records belong to the parent zone (RFC 4035 §3.1.4.1), whose servers may not know a name in the child zone.
 	if binary.BigEndian.Uint16(key[n-KeyLen:]) != dns.TypeDS {
 		ToNonDSKey(key)
 	}
@@ -549,10 +525,8 @@ func (q *Query) Append(b []byte, id uint16, s PackOptions) []byte {
 }
 
 // appendOPTHead appends an OPT record without options to b (RFC 6891 §6.1), and returns the extended slice. size is the
-// maximum length in bytes of a UDP response.
-//
-// The last two bytes of the result, the field RDLENGTH, are 0. A caller that appends options must set them to the
-// length of the options in bytes.
+// maximum length in bytes of a UDP response. A caller that appends options must set the field RDLENGTH, the last two
+// bytes, to their length.
 func (q *Query) appendOPTHead(b []byte, size uint16) []byte {
 	b = append(b, 0, 0, byte(dns.TypeOPT))
 	b = binary.BigEndian.AppendUint16(b, size)
@@ -635,8 +609,7 @@ func RandomID() uint16 {
 }
 
 // responseFlags returns the header flags of the response to the client that sent q. bits are the flags of the stored
-// response, which may have been received for another client. RD and CD are copied from q. AD is cleared unless q has AD
-// or DO (RFC 6840 §5.8).
+// response. RD and CD are copied from q. AD is cleared if q has neither AD nor DO (RFC 6840 §5.8).
 func (q *Query) responseFlags(bits uint16) uint16 {
 	bits &^= flagRD | flagCD | selectFlag(!q.ad && !q.do, flagAD)
 	return bits | selectFlag(q.rd, flagRD) | selectFlag(q.cd, flagCD)
@@ -650,11 +623,9 @@ func selectFlag(on bool, flag uint16) uint16 {
 	return 0
 }
 
-// AppendFailure appends to b a response to q without records, which reports a failure to the client. It returns the
-// extended slice. The response has the response code rcode and at most limit bytes.
-//
-// If the client uses EDNS, the response has an OPT record. The OPT record holds the upper bits of rcode, and the
-// extended errors errs as far as they fit.
+// AppendFailure appends to b a response to q that reports a failure, and returns the extended slice. The response has
+// the response code rcode and at most limit bytes. If the client uses EDNS, it has the extended errors errs as far as
+// they fit.
 func (q *Query) AppendFailure(b []byte, rcode, limit int, errs ...EDE) []byte {
 	start := len(b)
 	b = q.appendHeaderAndQuestion(b, q.ID, q.responseFlags(flagQR|flagRA|uint16(rcode&15)))

@@ -11,12 +11,9 @@ const (
 	maxAliasTargets = 4 * maxAliases // maximum number of alias targets that are examined for one response
 )
 
-// removeUnrelatedRecords removes records from the answer section of m that do not belong to the question (RFC 1034
-// §4.3.2). A record belongs to the question if its owner is the question's name, or a name to which the aliases of the
-// question's name lead. DNAME records that apply to these names also belong to the question.
-//
-// b is the message from which m was parsed: names are compared in wire format. The result is true if a record was
-// removed.
+// removeUnrelatedRecords removes answer records of m that do not belong to the question, and reports whether it removed
+// any. Records of the question's name and of its alias targets belong, and so do DNAME records used. b is the message
+// from which m was parsed.
 func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 	if len(m.Answer) == 0 {
 		return false
@@ -57,12 +54,9 @@ func removeUnrelatedRecords(m *dns.Msg, b []byte) bool {
 	return dropped
 }
 
-// followAliases finds the names to which the CNAME and DNAME records of the response b lead from the question's name.
-// aliases maps the ID of an owner of CNAME records to the offsets of their targets in b. subtrees does the same for
-// DNAME records.
-//
-// known has the IDs of the question's name and of the names found. dnameOwners has the IDs of the owners of the DNAME
-// records that apply to these names. followAliases examines at most 64 targets (maxAliasTargets).
+// followAliases finds the names to which aliases lead from the question's name. aliases and subtrees hold the offsets
+// in b of CNAME and DNAME targets, by owner. known has the names, dnameOwners the owners of the DNAME records used.
+// Keys are name IDs.
 func (s *nameIDTable) followAliases(b []byte, aliases, subtrees map[uint64][]int) (known, dnameOwners map[uint64]bool) {
 	known, dnameOwners = make(map[uint64]bool), make(map[uint64]bool)
 	var queue []nameLabels

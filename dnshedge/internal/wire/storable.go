@@ -7,15 +7,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// checkStorable reports whether the response b can be stored unchanged, as nearly all responses can. Otherwise, package
-// dns must parse b and pack it again. end is the length of b without a final OPT record.
-//
-// A response can be stored unchanged only if:
-//   - it has the opcode QUERY and one question;
-//   - its records are well-formed;
-//   - compression pointers refer only to labels of earlier names, so that changes of TTLs and addresses do not change
-//     names;
-//   - the owner of each record is compressed or the root, so that the stored message is short.
+// checkStorable reports whether the response b can be stored unchanged: it has the opcode QUERY, one question,
+// well-formed records, compressed or root owners, and compression pointers to earlier names only. end is the length of
+// b without a final OPT record.
 func checkStorable(b []byte) (end int, ok bool) {
 	if len(b) < HeaderLen || b[2]>>3&15 != dns.OpcodeQuery || binary.BigEndian.Uint16(b[4:]) != 1 {
 		return 0, false
@@ -49,7 +43,7 @@ func checkStorable(b []byte) (end int, ok bool) {
 		default:
 			ok = (len(r.data) > 0 || !requiresData(r.typ)) && isSelfContained(r)
 		}
-		ok = ok && whole && (compressed || b[r.name] == 0)
+		ok = ok && whole && (compressed || b[r.name] == 0) // or else the stored message would be long
 		end = data + len(r.data)
 	})
 	return end, ok && err == nil
@@ -57,9 +51,6 @@ func checkStorable(b []byte) (end int, ok bool) {
 
 // isReadableOPT reports whether data, the data of an OPT record, consists of complete EDNS options. An extended error
 // must have an info code, and the data of a keepalive option must have 0 or 2 bytes. Other options may have any data.
-//
-// If the result is false, the response must be parsed by package dns, which decides whether the OPT record is
-// malformed.
 func isReadableOPT(data []byte) bool {
 	n := 0
 	for code, o := range forEachOption(data) {
@@ -83,11 +74,8 @@ type labelTable struct {
 // labelTablePool holds unused labelTables, each of which takes 10 KiB. The user must clear labelOffsets.
 var labelTablePool = sync.Pool{New: func() any { return new(labelTable) }}
 
-// checkName checks the name at the offset off of b. It records where the labels of the name begin, because compression
-// pointers of later names may refer to them. end is the offset after the name. compressed is true if the name ends with
-// a compression pointer.
-//
-// ok is false if the name is malformed or too long, or has a compression pointer that does not refer to a recorded
+// checkName checks the name at the offset off of b, and records where its labels begin. end is the offset after the
+// name. ok is false if the name is malformed or too long, or its compression pointer does not refer to a recorded
 // label.
 func (s *labelTable) checkName(b []byte, off int) (end int, compressed, ok bool) {
 	size, start := 0, off
@@ -99,6 +87,7 @@ func (s *labelTable) checkName(b []byte, off int) (end int, compressed, ok bool)
 				return 0, false, false
 			}
 			to := int(binary.BigEndian.Uint16(b[off:]) & 0x3fff)
+			// A pointer to a TTL or an address would change the name when they change.
 			if to >= off || s.labelOffsets[to/64]>>(to%64)&1 == 0 {
 				return 0, false, false
 			}
@@ -114,9 +103,9 @@ func (s *labelTable) checkName(b []byte, off int) (end int, compressed, ok bool)
 	return 0, false, false
 }
 
-// addLabels records where the labels of a name begin, because compression pointers of later names may refer to them.
-// The labels lie between the offsets start and end of b. size is the length of the whole name in bytes, without the
-// root label. It returns false, and records nothing, if the name is too long.
+// addLabels records where the labels of a name begin. They lie between the offsets start and end of b. size is the
+// length of the whole name in bytes, without the root label. If the name is too long, it returns false and records
+// nothing.
 func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	if size >= MaxName {
 		return false
@@ -128,9 +117,8 @@ func (s *labelTable) addLabels(b []byte, start, end, size int) bool {
 	return true
 }
 
-// checkRData checks the names in the data of a record, and records where their labels begin. off is the offset in b of
-// the first string or name of that data, whose layout is l. It returns false if a name is invalid. matchesRecord must
-// have accepted the data.
+// checkRData checks the names in the data of a record, and records where their labels begin. l is the layout of the
+// data. off is the offset in b of the first string or name. matchesRecord must have accepted the data.
 func (s *labelTable) checkRData(b []byte, off int, l dataLayout) (ok bool) {
 	for range l.strings {
 		off += 1 + int(b[off])
@@ -144,13 +132,10 @@ func (s *labelTable) checkRData(b []byte, off int, l dataLayout) (ok bool) {
 	return true
 }
 
-// labelAt returns the label at the offset off of m, without its length byte, and the offset after it. If there is a
-// compression pointer at off, it returns the label to which the pointer refers, and the offset after that label. The
-// root label is empty, and no label follows it.
-//
-// For invalid names, it may panic or never return. checkStorable must therefore have accepted m, or package dns must
-// have packed it.
-func labelAt(m []byte, off int) (l []byte, next int) {
+// labelAt returns the label at the offset off of m, and the offset after it. It follows compression pointers. The root
+// label is empty. m must be accepted by checkStorable or packed by package dns; otherwise labelAt may panic or never
+// return.
+func labelAt(m []byte, off int) (label []byte, next int) {
 	for m[off] >= 0xc0 {
 		off = int(binary.BigEndian.Uint16(m[off:]) & 0x3fff)
 	}

@@ -16,20 +16,18 @@ type TTLLimits struct {
 	MaxNegative time.Duration // maximum TTL of responses that say that a name or a record does not exist
 }
 
-// LimitTTLs prepares the Answer for a cache. It changes the TTLs of the records so that they are within l and equal
-// within each RRset. It returns how long the Answer may be cached. 0 means that it must not be cached, for example
-// because it is a failure.
-//
-// If l is nil, it leaves the TTLs unchanged and returns 0.
-func (a *Answer) LimitTTLs(l *TTLLimits) time.Duration {
+// LimitTTLs makes the TTLs of the records lie within limits and be equal within each RRset. It returns how long the
+// Answer may be cached. 0 means that it must not be cached. If limits is nil, it leaves the TTLs unchanged and returns
+// 0.
+func (a *Answer) LimitTTLs(limits *TTLLimits) time.Duration {
 	a.Cookie = nil
-	if l == nil || a.isTruncated() {
+	if limits == nil || a.isTruncated() {
 		return 0
 	}
 	m := a.packed
-	low, high := uint32(0), toSeconds(l.Max)
+	low, high := uint32(0), toSeconds(limits.Max)
 	if a.Outcome == Positive {
-		low = toSeconds(l.Min)
+		low = toSeconds(limits.Min)
 	}
 	least := uint32(1<<32 - 1)
 	for _, off := range a.ttls {
@@ -46,7 +44,7 @@ func (a *Answer) LimitTTLs(l *TTLLimits) time.Duration {
 		return time.Duration(least) * time.Second
 	case NoData, NXDomain:
 		if soa, ok := a.findSOA(); ok {
-			ttl := min(soa.negativeTTL(m), toSeconds(l.MaxNegative))
+			ttl := min(soa.negativeTTL(m), toSeconds(limits.MaxNegative))
 			binary.BigEndian.PutUint32(m[soa.ttl:], ttl)
 			return time.Duration(min(least, ttl)) * time.Second
 		}
@@ -84,9 +82,9 @@ func (a *Answer) equalizeTTLs() {
 	_ = walkRecords(m, func(r messageRecord) { binary.BigEndian.PutUint32(m[r.ttl:], lowest[of(r)]) })
 }
 
-// findSOA returns the SOA record that determines how long a negative response may be cached. The zone of that record
-// contains the question's name or, if the name is an alias, the final target of the CNAME records. ok is false if there
-// is no such record.
+// findSOA returns the SOA record that determines how long a negative response may be cached. The record's zone contains
+// the question's name or, if the name is an alias, the final target of the CNAME records. ok is false without such a
+// record.
 func (a *Answer) findSOA() (soa messageRecord, ok bool) {
 	m := a.packed
 	s := newNameIDs(m)
@@ -130,10 +128,7 @@ func (r *messageRecord) negativeTTL(m []byte) uint32 {
 }
 
 // SubtractTTL subtracts d, in whole seconds, from the TTLs of all records, down to 0. It is for responses that were
-// held for the time d, for example in an HTTP cache. In a negative response, it first sets the TTL of the SOA record to
-// the negative TTL (RFC 2308 §5).
-//
-// It must be called before LimitTTLs.
+// held for the time d, for example in an HTTP cache. It must be called before LimitTTLs.
 func (a *Answer) SubtractTTL(d time.Duration) {
 	n := toSeconds(d)
 	if n == 0 {
@@ -142,7 +137,7 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 	m := a.packed
 	if a.Outcome == NoData || a.Outcome == NXDomain {
 		if soa, ok := a.findSOA(); ok {
-			binary.BigEndian.PutUint32(m[soa.ttl:], soa.negativeTTL(m)) // HTTP caches count this TTL down
+			binary.BigEndian.PutUint32(m[soa.ttl:], soa.negativeTTL(m)) // HTTP caches count this TTL down (RFC 2308 §5)
 		}
 	}
 	for _, off := range a.ttls {
@@ -151,15 +146,8 @@ func (a *Answer) SubtractTTL(d time.Duration) {
 	}
 }
 
-// HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1). The result is the
-// lowest of the TTLs in the answer section and the negative TTL of an SOA record in the authority section, which a
-// negative answer has (RFC 2308 §5).
-//
-// The result is 0 in these cases:
-//   - b is malformed or truncated;
-//   - the response code is neither NOERROR nor NXDOMAIN;
-//   - the response code is NXDOMAIN, and there is no SOA record;
-//   - there is neither a record in the answer section nor an SOA record.
+// HTTPMaxAge returns how long an HTTP cache may store the response b, in seconds (RFC 8484 §5.1): the lowest TTL of the
+// answer records and the SOA record. It is 0 if b is malformed, truncated, a failure, or without these records.
 func HTTPMaxAge(b []byte) uint32 {
 	if len(b) < HeaderLen || b[2]&(flagTC>>8) != 0 || b[3]&15 != dns.RcodeSuccess && b[3]&15 != dns.RcodeNameError {
 		return 0
@@ -173,7 +161,7 @@ func HTTPMaxAge(b []byte) uint32 {
 			age, known, complete = min(age, r.negativeTTL(b)), true, true
 		}
 	})
-	if err != nil || !known || !complete {
+	if err != nil || !known || !complete { // complete is false for NXDOMAIN without an SOA record
 		return 0
 	}
 	return age

@@ -6,12 +6,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ParseMsg parses the message b. A malformed record of the class IN is dropped if its type is in dataLayouts:
-// addresses, and types whose data may contain compressed names, such as CNAME and MX. A malformed OPT record is an
-// error.
-//
-// Any other record whose data package dns cannot parse, or would change, becomes a dns.RFC3597, a record of unknown
-// type. The error is a *MalformedError. b is not retained.
+// ParseMsg parses the message b. A malformed OPT record is an error. Other malformed IN records with a type in
+// dataLayouts, such as MX, are dropped. Records that package dns cannot represent become a dns.RFC3597. The error is a
+// *MalformedError. b is not retained.
 func ParseMsg(b []byte) (*dns.Msg, error) {
 	m, err := readMessage(b, true)
 	if err != nil {
@@ -21,26 +18,24 @@ func ParseMsg(b []byte) (*dns.Msg, error) {
 }
 
 // unpackMessage parses the message b. A malformed record of the class IN is an error if its type is in dataLayouts, for
-// example an address or a CNAME record. ParseMsg drops that record instead.
-//
-// Any other record whose data package dns cannot parse, or would change, becomes a dns.RFC3597, a record of unknown
-// type. Errors are not wrapped in a MalformedError.
+// example an address or a CNAME record. Any other record whose data package dns cannot parse, or would change, becomes
+// a dns.RFC3597.
 func unpackMessage(b []byte) (*dns.Msg, error) { return readMessage(b, false) }
 
-// readMessage parses the message b. If drop is true, it drops malformed records of the class IN with a type in
-// dataLayouts. If drop is false, it returns an error for them. A malformed OPT record is always an error. Any other
-// record that package dns cannot represent becomes a dns.RFC3597.
-func readMessage(b []byte, drop bool) (*dns.Msg, error) {
-	odd, bad, err := checkRecordData(b)
+// readMessage parses the message b. Malformed records of the class IN with a type in dataLayouts are dropped if
+// dropMalformed is true, and otherwise an error. A malformed OPT record is always an error. Other records that package
+// dns cannot represent become a dns.RFC3597.
+func readMessage(b []byte, dropMalformed bool) (*dns.Msg, error) {
+	isChanged, malformed, err := checkRecordData(b)
 	if err != nil {
 		return nil, err
 	}
-	if len(bad) > 0 && !drop {
+	if len(malformed) > 0 && !dropMalformed {
 		return nil, errRecord
 	}
 	m := new(dns.Msg)
 	seen := newOwnerNameCache(b)
-	if len(bad) == 0 && !odd && seen == nil && m.Unpack(b) == nil {
+	if len(malformed) == 0 && !isChanged && seen == nil && m.Unpack(b) == nil {
 		return m, nil
 	}
 	var head [HeaderLen]byte
@@ -67,8 +62,8 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 			}
 			var rr dns.RR
 			rr, off = unpackRecord(b, off, first, seen)
-			if n++; len(bad) > 0 && bad[0] == n {
-				bad = bad[1:]
+			if n++; len(malformed) > 0 && malformed[0] == n {
+				malformed = malformed[1:]
 				continue
 			}
 			h := rr.Header()
@@ -77,7 +72,7 @@ func readMessage(b []byte, drop bool) (*dns.Msg, error) {
 			}
 			if _, opaque := rr.(*dns.RFC3597); opaque {
 				if _, ok := dataLayouts[h.Rrtype]; ok && (h.Class == dns.ClassINET || h.Rrtype == dns.TypeOPT) {
-					if drop && h.Rrtype != dns.TypeOPT {
+					if dropMalformed && h.Rrtype != dns.TypeOPT {
 						continue
 					}
 					return nil, errRecord
@@ -110,9 +105,9 @@ func readQuestions(b []byte) (all []dns.Question, end int, err error) {
 	return all, off, nil
 }
 
-// An ownerNameCache caches the owner names of one message in presentation format. The key is the compression pointer by
-// which records refer to the name. So a long owner name of many records is converted only once. A nil ownerNameCache
-// caches nothing and may be used.
+// An ownerNameCache caches the owner names of one message in presentation format, so that a long name is converted only
+// once. The key is the compression pointer by which records refer to the name. A nil ownerNameCache caches nothing and
+// may be used.
 type ownerNameCache map[uint16]string
 
 // newOwnerNameCache returns an empty cache for the owner names of the message b. It returns nil, which caches nothing,
@@ -142,19 +137,16 @@ func (o ownerNameCache) addOwner(b []byte, off int, name string) {
 	}
 }
 
-// checkRecordData finds the records of the message b that package dns cannot represent. isChanged is true if a record
-// lacks required data, or has data that package dns would change. malformed holds the indexes of the records of the
-// class IN whose data does not match the layout in dataLayouts. An error means that b is malformed.
-//
-// The indexes count all records of the message, from 0. For opcodes other than QUERY, malformed is empty and missing
-// data does not count, because an UPDATE has records without data (RFC 2136 §2.4).
+// checkRecordData finds the records of b that package dns cannot represent. isChanged is true if package dns would
+// change data, or data is missing. malformed has the indexes of malformed IN records with a type in dataLayouts. An
+// error means that b is malformed.
 func checkRecordData(b []byte) (isChanged bool, malformed []int, err error) {
 	query := len(b) > 2 && b[2]>>3&15 == dns.OpcodeQuery
 	n := -1
 	err = walkRecords(b, func(r messageRecord) {
 		n++
 		isChanged = isChanged || isLossy(b, r)
-		if !query {
+		if !query { // an UPDATE has records without data (RFC 2136 §2.4)
 			return
 		}
 		l, ok := dataLayouts[r.typ]
