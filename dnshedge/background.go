@@ -74,11 +74,9 @@ func detachContext(client, ctx context.Context) context.Context {
 
 func (d detachedContext) Value(key any) any { return d.values.Value(key) }
 
-// AfterFunc calls f in a new goroutine when the Client is closed, which ends the context. The returned function stop
-// prevents the call. stop returns false if f has been started, or if stop was called before.
-//
-// AfterFunc is an optional method of contexts, which the function context.AfterFunc uses. Without it, each call of
-// context.AfterFunc would start a goroutine that waits for the end of the context.
+// AfterFunc calls f in a new goroutine when the Client is closed. The returned function stop prevents the call. It
+// returns false if f has been started, or if stop was called before.
 func (d detachedContext) AfterFunc(f func()) (stop func() bool) {
+	// Without this method, context.AfterFunc would start a goroutine for each call.
 	return context.AfterFunc(d.Context, f)
 }

@@ -60,9 +60,9 @@ const (
 //   - failures for a few seconds (RFC 9520),
 //   - expired answers as a substitute in case the servers fail (RFC 8767).
 //
-// An NXDOMAIN answer that a trusted validator has checked (see Upstream.TrustAD and Exchanger) also answers questions
-// for all names below its name (RFC 8020). The addresses in an answer are rotated with each use. Answers of the
-// system's servers become invalid when these servers change, for example with the network.
+// An NXDOMAIN answer that a trusted validator has checked (Upstream.TrustAD, Exchanger) also denies all names below
+// (RFC 8020). The addresses in an answer are rotated with each use. Answers of the system's servers become invalid when
+// these servers change.
 //
 // The zero value is an empty cache with the defaults below. The fields must not be changed after first use. A Cache is
 // safe for concurrent use. Several Clients may share a Cache if their servers give the same answers.
@@ -102,13 +102,11 @@ type Cache struct {
 	clients       atomic.Uint32 // number of Clients that have used the Cache
 }
 
-// An answerOrigin records where a cached answer comes from. It determines which Clients may export the answer, and
-// whether the answer becomes invalid when the system's servers change.
-//
-// The zero value is the origin of an answer that Cache.Set has stored. Every Client with this Cache may export the
-// answer, and the answer remains valid until it expires.
+// An answerOrigin records which Client stored a cached answer, and which servers gave the answer. It determines which
+// Clients may export the answer (Client.Export), and when the answer becomes invalid. The zero value is the origin of
+// an answer that Cache.Set has stored.
 type answerOrigin struct {
-	client    uint16 // number of the Client that got the answer, or notExported; 0: Cache.Set stored the answer
+	client    uint16 // number of the Client that got the answer, or notExported; 0: Cache.Set stored it, for all Clients
 	system    uint16 // generation of the system's servers that gave the answer; 0: the answer is from another source
 	domainLen uint8  // length in wire format of the domain in the route (see the type route); 0: no domain
 	validated bool   // a trusted validator has checked the answer
@@ -127,11 +125,9 @@ const notExported = math.MaxUint16
 // After 65534 Clients, it returns notExported for every further Client.
 func (c *Cache) addClient() uint16 { return uint16(min(c.clients.Add(1), notExported)) }
 
-// mergeOrigin updates o, the origin of an answer that ends with an alias, before the records of the alias's target are
-// added to the answer. target is the origin of these records.
-//
-// The combined answer is never exported. If the system's servers gave at least one part, the answer becomes invalid
-// when these servers change.
+// mergeOrigin updates the origin of an answer before records with the origin target are added to the answer. The
+// combined answer is never exported (Client.Export). It becomes invalid when the operating system's servers change, if
+// they gave a part of it.
 func (o *answerOrigin) mergeOrigin(target answerOrigin) {
 	o.client = notExported
 	if o.system == 0 {
@@ -210,13 +206,11 @@ func (c *Cache) findEntry(key []byte) *entry {
 // negative if the entry has expired.
 func (e *entry) remainingTime(at time.Duration) time.Duration { return e.ttl - (at - e.stored) }
 
-// canServeStale reports whether the entry e may be served at the time at if the servers fail (RFC 8767). This requires
-// an answer that is fresh or has been expired for less than MaxStale. The result is false if e is nil, a failure, or an
-// answer of system servers that have changed since.
-//
-// at is a time of the cache's clock (sleepAwareClock).
-func (c *Cache) canServeStale(e *entry, at time.Duration) bool {
-	return e != nil && e.failuresInRow == 0 && e.remainingTime(at) > -durationOrDefault(c.MaxStale, defaultMaxStale) && c.isCurrent(e)
+// canServeStale reports whether e is an answer that may be served if the servers fail: fresh, or expired for less than
+// MaxStale (RFC 8767). It is false for nil, failures, and answers of former system servers. now is a time of the
+// cache's clock.
+func (c *Cache) canServeStale(e *entry, now time.Duration) bool {
+	return e != nil && e.failuresInRow == 0 && e.remainingTime(now) > -durationOrDefault(c.MaxStale, defaultMaxStale) && c.isCurrent(e)
 }
 
 func (c *Cache) maxBytes() int64 { return cmp.Or(max(c.MaxBytes, 0), defaultMaxBytes) }
@@ -278,21 +272,14 @@ type cachedAnswer struct {
 	at             time.Duration // time of the search, since the epoch of the cache's clock
 }
 
-// getAnswer searches the cache at the present time now for an entry that answers the question q. Without a usable
-// entry, the freshness in the result is entryMissing. getAnswer counts the use of the entry, unless it is the NXDOMAIN
-// entry of an ancestor of q's name.
-//
-// domain is the length in bytes, in wire format, of the domain in Client.Routes or in the system's configuration that
-// matches q, or 0 if no domain matches. NXDOMAIN entries of names above this domain are ignored, because they come from
-// other servers.
-//
-// If the field isRefreshDue of the result is true, the caller must query the servers for a new answer, or call
-// releaseRefresh. For 30 s no other caller refreshes the entry.
-func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer {
+// getAnswer searches the cache for an answer to q, fresh or expired. domainLen is the length in wire format of the
+// configured domain that matches q, or 0. If isRefreshDue is true in the result, the caller must query the servers or
+// call releaseRefresh.
+func (c *Cache) getAnswer(q *wire.Query, now time.Time, domainLen int) cachedAnswer {
 	c.init()
 	var buf [wire.MaxKey]byte
-	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.timeSinceEpoch(now), domain)
-	if f.freshness == entryMissing || f.isFromAncestor {
+	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.timeSinceEpoch(now), domainLen)
+	if f.freshness == entryMissing || f.isFromAncestor { // uses of the NXDOMAIN entry of an ancestor are not counted
 		return f
 	}
 	f.rotation = f.hits.Add(1)
@@ -302,11 +289,8 @@ func (c *Cache) getAnswer(q *wire.Query, now time.Time, domain int) cachedAnswer
 	return f
 }
 
-// getFreshAnswer returns the cached answer to q and true, and counts the use of the entry. It returns false and counts
-// nothing if there is no answer that is fresh at the present time now, or if a refresh of the answer is due.
-//
-// It also returns false if q is not cacheable, for a cached failure, and for the NXDOMAIN entry of an ancestor of q's
-// name.
+// getFreshAnswer returns the cached answer to q and true, and counts the use of the answer. It returns false and counts
+// nothing if the answer has expired, is a failure, should be refreshed, or is not in the cache.
 func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool) {
 	if !q.IsCacheable() {
 		return cachedAnswer{}, false
@@ -314,6 +298,7 @@ func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool
 	c.init()
 	var buf [wire.MaxKey]byte
 	f := c.findAnswer(q.AppendKey(buf[:0]), c.clock.timeSinceEpoch(now), 0)
+	// The NXDOMAIN entry of an ancestor may come from other servers than q's route. getAnswer checks this.
 	if f.freshness != entryFresh || f.failuresInRow > 0 || f.isFromAncestor || c.isRefreshDue(&f, f.hits.Load()+1) {
 		return f, false
 	}
@@ -321,71 +306,56 @@ func (c *Cache) getFreshAnswer(q *wire.Query, now time.Time) (cachedAnswer, bool
 	return f, true
 }
 
-// isRefreshDue reports whether f, a result of findAnswer, should be refreshed before it expires. hits is the number of
-// uses of its entry, including the present use.
-//
-// A refresh is due if a fresh answer has had more than two uses and is in the last tenth of its TTL. No refresh is due
-// with NoRefresh, while another caller refreshes the entry, and for 30 s after a failed or slow refresh.
-//
-// isRefreshDue does not prevent other callers from refreshing the entry. For this the caller must call claimRefresh.
+// isRefreshDue reports whether the answer f should be refreshed before it expires. This requires more than two uses,
+// and the last tenth of its TTL. hits is the number of uses, including the present one. The caller must call
+// claimRefresh before the refresh.
 func (c *Cache) isRefreshDue(f *cachedAnswer, hits uint32) bool {
+	// noRefreshUntil follows a failed or slow refresh; refreshClaimedUntil means that another caller refreshes the entry.
 	return f.freshness == entryFresh && f.remainingTime(f.at) <= f.ttl/refreshShare && f.failuresInRow == 0 && !c.NoRefresh &&
 		hits > refreshHits && int64(f.at) >= f.noRefreshUntil.Load() && int64(f.at) >= f.refreshClaimedUntil.Load()
 }
 
-// findAnswer returns the entry that answers the question with the given cache key: the entry of the question, or the
-// NXDOMAIN entry of its name or of an ancestor of the name. It prefers a fresh entry to a stale entry, and a newer
-// stale entry to an older one. Without a usable entry, the freshness is entryMissing.
-//
-// at is the present time of the cache's clock (sleepAwareClock). domain is the length in bytes, in wire format, of the
-// domain in Client.Routes or in the system's configuration that matches the question, or 0 if no domain matches.
-// NXDOMAIN entries of names above this domain are ignored, because they come from other servers.
-//
-// Unless the question has a fresh entry of its own, findAnswer changes key to the key of the NXDOMAIN entry of the name
-// (wire.SetNameErrorType).
-func (c *Cache) findAnswer(key []byte, at time.Duration, domain int) cachedAnswer {
+// findAnswer returns the cache entry of the question with the given key, or the NXDOMAIN entry of its name or of an
+// ancestor. domainLen is the length in wire format of the configured domain that matches the question, or 0. findAnswer
+// may change key.
+func (c *Cache) findAnswer(key []byte, now time.Duration, domainLen int) cachedAnswer {
 	own := c.findEntry(key)
-	if own != nil && own.remainingTime(at) > 0 {
-		return cachedAnswer{entry: own, freshness: entryFresh, at: at}
+	if own != nil && own.remainingTime(now) > 0 {
+		return cachedAnswer{entry: own, freshness: entryFresh, at: now}
 	}
-	wire.SetNameErrorType(key)
+	wire.SetNameErrorType(key) // storeFailure uses the changed key of a question without a fresh entry
 	gone := c.findEntry(key)
-	if gone != nil && gone.remainingTime(at) > 0 {
-		return cachedAnswer{entry: gone, freshness: entryFresh, at: at}
+	if gone != nil && gone.remainingTime(now) > 0 {
+		return cachedAnswer{entry: gone, freshness: entryFresh, at: now}
 	}
-	if e := c.findAncestor(key, at, domain); e != nil {
-		return cachedAnswer{entry: e, freshness: entryFresh, isFromAncestor: true, at: at}
+	if e := c.findAncestor(key, now, domainLen); e != nil {
+		return cachedAnswer{entry: e, freshness: entryFresh, isFromAncestor: true, at: now}
 	}
 	// The newer answer is more likely to be still true.
-	if c.canServeStale(own, at) && !(c.canServeStale(gone, at) && gone.stored > own.stored) {
-		return cachedAnswer{entry: own, freshness: entryStale, at: at}
+	if c.canServeStale(own, now) && !(c.canServeStale(gone, now) && gone.stored > own.stored) {
+		return cachedAnswer{entry: own, freshness: entryStale, at: now}
 	}
-	if c.canServeStale(gone, at) {
-		return cachedAnswer{entry: gone, freshness: entryStale, at: at}
+	if c.canServeStale(gone, now) {
+		return cachedAnswer{entry: gone, freshness: entryStale, at: now}
 	}
-	return cachedAnswer{at: at}
+	return cachedAnswer{at: now}
 }
 
-// findAncestor returns a fresh NXDOMAIN entry of an ancestor of the key's name, or nil. The entry proves that the name
-// does not exist either (RFC 8020). key must be the key of an NXDOMAIN entry, as wire.SetNameErrorType makes it. at is
-// the present time of the cache's clock (sleepAwareClock).
-//
-// domain is the length in bytes, in wire format, of the domain in Client.Routes or in the system's configuration that
-// matches the question, or 0 if no domain matches. NXDOMAIN entries of names above this domain are ignored, because
-// they come from other servers.
-//
-// An entry that no trusted validator has checked is ignored, because a server may deny a name although names exist
-// below it. For example, public servers deny corp., and internal servers have ad.corp.
-func (c *Cache) findAncestor(key []byte, at time.Duration, domain int) (e *entry) {
-	was := [2]byte(key[len(key)-wire.KeyLen:])
+// findAncestor returns an unexpired, validated NXDOMAIN entry of an ancestor of the key's name, or nil. It proves that
+// the name does not exist (RFC 8020). key must be the key of an NXDOMAIN entry. Ancestors shorter than domainLen bytes
+// in wire format are ignored.
+func (c *Cache) findAncestor(key []byte, now time.Duration, domainLen int) (e *entry) {
+	savedType := [2]byte(key[len(key)-wire.KeyLen:])
 	wire.ToNonDSKey(key)
-	for up := parentKey(key); up != nil && len(up)-wire.KeyLen >= domain; up = parentKey(up) {
-		if e = c.findEntry(up); e != nil && e.validated && e.remainingTime(at) > 0 {
+	// Names above the matching domain have other servers. Without a validator, a server may deny a name although names
+	// exist below it: public servers deny corp., and internal servers have ad.corp.
+	for up := parentKey(key); up != nil && len(up)-wire.KeyLen >= domainLen; up = parentKey(up) {
+		if e = c.findEntry(up); e != nil && e.validated && e.remainingTime(now) > 0 {
 			break
 		}
 		e = nil
 	}
-	copy(key[len(key)-wire.KeyLen:], was[:])
+	copy(key[len(key)-wire.KeyLen:], savedType[:])
 	return e
 }
 
@@ -424,17 +394,15 @@ var (
 	cachedError = []wire.EDE{{Code: edeCachedError}} // of a failure
 )
 
-// toAnswer returns the cached answer to q, and the options for the response: the answer's age, which is subtracted from
-// the TTLs, the rotation of the addresses, and extended errors. The options set the TTLs of an expired answer to 30 s.
-//
-// From the NXDOMAIN entry of an ancestor, toAnswer makes an NXDOMAIN answer for q's name. For a failure without a
-// response, it returns the stored error.
+// toAnswer returns the cached answer to q, and the options for the response: its age, the rotation of its addresses,
+// and extended errors (RFC 8914). An expired answer gets TTLs of 30 s. For a failure without a response, toAnswer
+// returns the stored error.
 func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptions, error) {
 	switch {
 	case f.Answer == nil:
 		return nil, wire.ResponseOptions{}, f.err
 	case f.isFromAncestor:
-		a, err := f.NewDenialBelow(q)
+		a, err := f.NewDenialBelow(q) // with the name of q
 		return a, wire.ResponseOptions{Age: f.at - f.stored}, err
 	case f.freshness == entryStale:
 		v := wire.ResponseOptions{Stale: staleTTL, Rotation: f.rotation, EDE: staleAnswer}
@@ -450,14 +418,9 @@ func (f *cachedAnswer) toAnswer(q *wire.Query) (*wire.Answer, wire.ResponseOptio
 	return f.Answer, v, nil
 }
 
-// storeAnswer stores the answer a to the question q at the present time now, for the duration ttl. If ttl is 0, it does
-// not store a, but removes an older entry for q. The caller must have limited the TTLs of the records in a. from is the
-// origin of the answer.
-//
-// storeAnswer also removes entries that a disproves, if they have the same flags DO and CD as q. If a denies the
-// existence of q's name, the entry for q's type is removed. Otherwise the NXDOMAIN entries of the name and its
-// ancestors are removed. The separate NXDOMAIN entries for DS are only removed if q has the type DS.
-func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, from answerOrigin) {
+// storeAnswer caches the answer a to the question q for the duration ttl. If ttl is 0, it removes the cached answer. It
+// also removes cached answers that a disproves. The caller must have applied the TTL limits of the Cache to a.
+func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, now time.Time, origin answerOrigin) {
 	c.init()
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
@@ -468,14 +431,14 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 		hash = maphash.Bytes(c.seed, key)
 	}
 	if ttl > 0 {
-		c.store.Set(hash, &entry{Answer: a, stored: c.clock.timeSinceEpoch(now), ttl: ttl, keyBits: key[len(key)-1], answerOrigin: from})
+		c.store.Set(hash, &entry{Answer: a, stored: c.clock.timeSinceEpoch(now), ttl: ttl, keyBits: key[len(key)-1], answerOrigin: origin})
 	} else {
 		c.store.Invalidate(hash)
 	}
 	if a.DeniesQuestionName() {
 		return
 	}
-	// The name exists, and so do its ancestors.
+	// The name exists, and so do its ancestors. Only NXDOMAIN entries with the flags DO and CD of q are removed.
 	wire.SetNameErrorType(key)
 	c.markNameExists(key)
 	if q.Type == dns.TypeDS {
@@ -484,10 +447,10 @@ func (c *Cache) storeAnswer(q *wire.Query, a *wire.Answer, ttl time.Duration, no
 	}
 }
 
-// markNameExists removes the NXDOMAIN entries of a name and of its ancestors, because an answer has shown that the name
-// exists. key must be the key of the name's NXDOMAIN entry, as wire.SetNameErrorType makes it. With the separate key
-// for type DS, only the NXDOMAIN entries for DS are removed.
+// markNameExists removes the cached NXDOMAIN answers for a name and for its ancestors. The caller has an answer that
+// shows that the name exists. key must be the cache key of the NXDOMAIN answer for the name (wire.SetNameErrorType).
 func (c *Cache) markNameExists(key []byte) {
+	// The key for type DS is separate: with it, only NXDOMAIN entries for DS are removed.
 	for ; key != nil; key = parentKey(key) {
 		if c.findEntry(key) != nil {
 			c.store.Invalidate(maphash.Bytes(c.seed, key))
@@ -495,37 +458,30 @@ func (c *Cache) markNameExists(key []byte) {
 	}
 }
 
-// storeFailure caches a failure to answer the question q, so that the servers are not queried again at once. a is the
-// failure response. If a is nil, err is the error of the exchange. now is the present time, from is the origin of the
-// failure, and keep determines how long the failure is cached.
-//
-// If the cache has an answer to q that is fresh or may be served stale, storeFailure keeps it, does not store the
-// failure, and prevents a refresh of the answer for 30 s. But an expired answer is replaced by a final failure
-// (wire.FinalFailure), by which the server withholds the answer, for example because of DNSSEC or a filter.
-//
-// domain is the length in bytes, in wire format, of the domain in Client.Routes or in the system's configuration that
-// matches q, or 0 if no domain matches. NXDOMAIN entries of names above this domain are ignored, because they come from
-// other servers.
-func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domain int, keep failureTTL, from answerOrigin) {
+// storeFailure caches a failure to answer q: the response a, or the error err if a is nil. A usable cached answer is
+// kept instead. ttl determines the duration. domainLen is the length in wire format of the configured domain that
+// matches q, or 0.
+func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.Time, domainLen int, ttl failureTTL, origin answerOrigin) {
 	c.init()
 	at := c.clock.timeSinceEpoch(now)
 	var buf [wire.MaxKey]byte
 	key := q.AppendKey(buf[:0])
 	hash, bits := maphash.Bytes(c.seed, key), key[len(key)-1]
-	e := &entry{Answer: a, err: err, stored: at, failuresInRow: 1, keyBits: bits, answerOrigin: from}
+	e := &entry{Answer: a, err: err, stored: at, failuresInRow: 1, keyBits: bits, answerOrigin: origin}
 	if a == nil {
 		e.question = append([]byte(nil), key[:len(key)-1]...)
 	}
+	// By a final failure the server withholds the answer, for example by a filter, so an expired answer is dropped.
 	final := a != nil && a.Outcome == wire.FinalFailure
 	spared := func(had *entry) bool {
 		if !c.canServeStale(had, at) || final && had.remainingTime(at) <= 0 {
 			return false
 		}
-		had.postponeRefresh(at, q.Type) // the refresh has failed
+		had.postponeRefresh(at, q.Type) // for 30 s, because the refresh has failed
 		had.releaseRefresh()
 		return true
 	}
-	if f := c.findAnswer(key, at, domain); f.entry != nil && f.failuresInRow == 0 {
+	if f := c.findAnswer(key, at, domainLen); f.entry != nil && f.failuresInRow == 0 {
 		if spared(f.entry) {
 			return
 		}
@@ -540,28 +496,25 @@ func (c *Cache) storeFailure(q *wire.Query, a *wire.Answer, err error, now time.
 		if ok && had.failuresInRow > 0 && had.remainingTime(at) > -failureMemoryTime && c.isCurrent(had) {
 			e.failuresInRow = min(had.failuresInRow, 8) + 1
 		}
-		e.ttl = min(keep.first<<(e.failuresInRow-1), keep.most)
+		e.ttl = min(ttl.first<<(e.failuresInRow-1), ttl.most)
 		return e, otter.WriteOp
 	})
 }
 
-// postponeRefresh prevents questions of type qtype from refreshing the entry for the next 30 s (staleRecheck), because
-// a refresh has failed or is slow. now is the present time of the cache's clock (sleepAwareClock).
-//
-// An NXDOMAIN entry answers questions of several types. If questions of another type are already prevented from
-// refreshing the entry, postponeRefresh prevents it for all types, because the servers probably fail for every type.
+// postponeRefresh prevents questions of the type qtype from refreshing the cached answer for the next 30 s
+// (staleRecheck), because a refresh has failed or is slow. now is the present time of the cache's clock.
 func (e *entry) postponeRefresh(now time.Duration, qtype uint16) {
 	of := uint32(qtype)
 	if int64(now) < e.noRefreshUntil.Load() && e.noRefreshOf.Load() != of {
-		of = uint32(dns.TypeANY)
+		of = uint32(dns.TypeANY) // an NXDOMAIN entry whose servers fail for a second type
 	}
 	e.noRefreshOf.Store(of)
 	e.noRefreshUntil.Store(int64(now + staleRecheck))
 }
 
-// Get returns a cached answer to q that has not expired, and true. The answer may be a failure response, such as
-// SERVFAIL. It has the ID of q, the letter case of q's name, and the remaining TTLs. Without an answer, Get returns nil
-// and false. Get does not change q.
+// Get returns the cached answer to q and true, or nil and false if the cache has no answer or only an expired one. The
+// answer has the ID of q, the letter case of its name, and the remaining TTLs. It may be a failure, such as SERVFAIL.
+// Get does not change q.
 func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	ask, err := wire.NewQuery(q)
 	if err != nil || !ask.IsCacheable() {
@@ -581,14 +534,14 @@ func (c *Cache) Get(q *dns.Msg) (*dns.Msg, bool) {
 	return a.Message(q, ask, view), true
 }
 
-// Set stores the response r as if a server had just sent it, and returns true. It does not change r.
+// Set stores the response r as if a server had just sent it, and returns true. It does not change r. Set stores nothing
+// and returns false for:
 //
-// Set stores nothing and returns false in the following cases:
-//
-//   - r is not a response, is malformed, truncated or signed (TSIG), or is a failure,
-//   - its TTLs or MaxNegativeTTL allow no caching, or it is a negative answer without an SOA record,
-//   - its question has a class other than IN, or the type ANY,
-//   - it lacks the flag RD, or has EDNS options other than cookies, padding, keepalive and extended errors.
+//   - a message that is not a response to a standard query, or is malformed, truncated or signed (TSIG),
+//   - a failure, or a negative answer without an SOA record,
+//   - an answer whose TTL or MaxNegativeTTL allows no caching,
+//   - a response to a question of a class other than IN, of type ANY or without the flag RD,
+//   - a response with EDNS options other than cookies, padding, keepalive and extended errors.
 func (c *Cache) Set(r *dns.Msg) bool {
 	ask := &dns.Msg{MsgHdr: r.MsgHdr, Question: r.Question}
 	if opt := r.IsEdns0(); opt != nil {
@@ -614,9 +567,8 @@ func (c *Cache) Set(r *dns.Msg) bool {
 	return true
 }
 
-// Purge removes all entries of a name, of every type and including failures, and returns their number. It has no effect
-// on names below. The name may be in upper or lower case, with or without the final dot. The running time is
-// proportional to the size of the cache.
+// Purge removes the entries of a name, for all types and including failures, and returns their number. Names below it
+// keep their entries. The letter case and a final dot of name do not matter. Purge searches the whole cache.
 func (c *Cache) Purge(name string) int {
 	c.init()
 	var buf [wire.MaxName]byte

@@ -288,11 +288,9 @@ func (c *Client) init() (*core, error) {
 	return core, nil
 }
 
-// Validate returns nil if the Client can be used. Otherwise it returns an error that names the invalid field or the
-// unreadable hosts file. It sends nothing. It also validates the Exchanger and the Exchangers in Routes that are
-// Clients or have a Validate method. A Server calls it before it serves.
-//
-// An Exchanger that asks this Client in turn is not validated, unless it is a Client.
+// Validate returns nil if the Client can be used. Otherwise the error names the invalid field or the unreadable hosts
+// file. Validate sends nothing. It also validates the Exchanger and the Exchangers in Routes that are Clients, or that
+// have a method Validate() error and do not ask this Client in turn. A Server calls Validate before it serves.
 func (c *Client) Validate() error {
 	core, err := c.init()
 	if err != nil {
@@ -309,19 +307,16 @@ func (c *Client) Validate() error {
 	return nil
 }
 
-// validateExchanger returns an error if e, the Exchanger in a field of a Client, is invalid. field is the name of the
-// field, for the error.
-//
-// If e is a Client, the Exchangers that e asks are not validated. If e has a method Validate and asks this Client, e is
-// not validated either. The validation would never end for two Clients that refer to each other.
+// validateExchanger returns an error if e is a Client that cannot be used, or if the optional method Validate of e
+// returns an error. field is the name of the Client's field that contains e, for the error.
 func (c *core) validateExchanger(field string, e Exchanger) (err error) {
 	switch e := e.(type) {
 	case *Client:
 		if e != nil {
-			_, err = e.init()
+			_, err = e.init() // without its Exchangers, because two Clients may refer to each other
 		}
 	case interface{ Validate() error }:
-		if !c.isAskedBy(e) {
+		if !c.isAskedBy(e) { // otherwise the validation might never end
 			err = e.Validate()
 		}
 	}
@@ -382,30 +377,25 @@ func (c *Client) Exchange(m *dns.Msg, address string) (r *dns.Msg, rtt time.Dura
 	return c.ExchangeContext(context.Background(), m, address)
 }
 
-// ExchangeContext answers the question of m, which it does not change. The response has m's ID and the letter case of
-// its name. It has an OPT record if and only if m has one, and shares no memory with the cache. rtt is the duration of
-// the call. It may be 0 for an answer from the cache.
+// ExchangeContext answers the question of m, and returns the response and the duration of the call. If address is
+// empty, the Client's servers are asked. Otherwise only the server at address is asked: a host and port for UDP, or any
+// string that ParseUpstream accepts.
 //
-// If address is empty, the Client's servers are asked. Otherwise only the server at address is asked, and its answer is
-// not cached. The address is a host and port for UDP, or any string that ParseUpstream accepts. A hedge goes to the
-// same server, from another socket or over a second connection.
-//
-// A question without RD is answered only from Hosts, for special-use names, and by Routes. Otherwise the response is
-// REFUSED, even if the Cache has an answer.
-//
-// EDNS options of m are sent, except cookies, padding, keepalive and extended errors. The response then has the
-// server's options and is not cached. An Exchanger with a method IgnoresOptions(), such as a recursor.Resolver, gets no
-// options. A server that does not understand EDNS is asked again without EDNS, options and the flags DO, AD and CD.
-//
-// As with dns.Client, a response with a failure code, such as SERVFAIL, is not an error. If the servers give no
-// response, the error is of type *Error and wraps the cause. If ctx ends first, the cause is the error of ctx, or the
-// cause with which ctx was cancelled.
-//
-// A message whose opcode is not QUERY, such as an update or a notification, is sent once and unchanged except for its
-// ID. It goes to the next server only if the previous server cannot have received it, for example because the
-// connection was refused. If the response is truncated, it is returned without records.
-//
-// Zone transfers, signed messages (TSIG, SIG(0)) and queries with records other than OPT are errors. They are not sent.
+//   - m is not changed. The response has its ID, the letter case of its name, and an OPT record if and only if m has
+//     one. The response shares no memory with the cache. For an answer from the cache, rtt may be 0.
+//   - A response with a failure code, such as SERVFAIL, is not an error. Without a response, the error is an *Error
+//     that wraps the cause. If ctx ends first, the cause is the error of ctx, or the cause with which ctx was
+//     cancelled.
+//   - With an empty address, a question without the flag RD is answered only from Hosts, for special-use names, and by
+//     Routes. Otherwise the response is REFUSED.
+//   - EDNS options of m are sent, except cookies, padding, keepalive and extended errors. Responses to them are not
+//     cached. An Exchanger with a method IgnoresOptions() gets no options.
+//   - A server that does not understand EDNS is asked again without EDNS and the flags DO, AD and CD.
+//   - A message whose opcode is not QUERY is sent once. It goes to the next server only if the previous server cannot
+//     have received it. A truncated response to it is returned without records.
+//   - Answers of the server at address are not cached. A hedge goes to the same server.
+//   - Zone transfers, signed messages (TSIG, SIG(0)) and queries with records other than OPT are errors. They are not
+//     sent.
 func (c *Client) ExchangeContext(ctx context.Context, m *dns.Msg, address string) (r *dns.Msg, rtt time.Duration, err error) {
 	core, err := c.init()
 	if err != nil {
@@ -469,14 +459,11 @@ func (o Order) validate() error {
 	return nil
 }
 
-// SpecialUse determines which special-use names (RFC 6761) a Client answers itself, without a query. These names have a
-// meaning only on one machine or in one network, or no meaning at all. Public servers cannot answer them, and should
-// not learn which clients ask for them. The zero value is SpecialUseLibrary, which answers localhost, invalid, onion
-// and alt.
+// SpecialUse determines which special-use names (RFC 6761) a Client answers itself, without a query. Public servers
+// cannot answer these names. The zero value is SpecialUseLibrary, which answers localhost, invalid, onion and alt.
 //
-// A route in Client.Routes, except the route ".", has precedence. For example, with the route "10.in-addr.arpa" and a
-// nil Exchanger, the servers are asked for the names of the addresses 10.0.0.0/8. ExchangeContext with an address asks
-// the server at this address for every name.
+// A route in Client.Routes has precedence, even with a nil Exchanger. The exception is the route ".". ExchangeContext
+// with an address asks the server at this address for every name.
 type SpecialUse int8
 
 const (

@@ -6,12 +6,8 @@ import (
 	"time"
 )
 
-// A sleepAwareClock measures the age of cached answers, including the time for which the machine has slept. Its times
-// are durations since the first use of the cache. It is safe for concurrent use.
-//
-// On most systems Go's monotonic clock stops during sleep. So once a second the sleepAwareClock compares the monotonic
-// clock with the wall clock. If the wall clock has gained a second or more since the last comparison, the machine has
-// slept or the wall clock was set. The gain is added to the times of the sleepAwareClock, which never decrease.
+// A sleepAwareClock measures the time since the first use of a cache, including the time for which the machine has
+// slept. It is used for the age of cached answers. It is safe for concurrent use.
 type sleepAwareClock struct {
 	epoch   time.Time
 	checked atomic.Int64 // time of the last comparison with the wall clock, in nanoseconds since the epoch
@@ -46,6 +42,7 @@ func (c *sleepAwareClock) detectSleep(awake time.Duration) {
 	if c.wallClock != nil {
 		day = c.wallClock()
 	}
+	// On most systems the monotonic clock stops during sleep. A gain of the wall clock means sleep, or that it was set.
 	ahead := day.Round(0).Sub(c.epoch.Round(0)) - now.Sub(c.epoch) // Round removes the monotonic reading
 	if by := ahead - c.ahead; by >= sleepCheckInterval {
 		c.slept.Add(int64(by))

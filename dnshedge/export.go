@@ -25,11 +25,9 @@ var envelope = decode.Envelope{Name: "hedge dns ", Foreign: errForeign, Max: max
 
 var errForeign = errors.New("this is no export of a Client")
 
-// Export writes the latencies of the servers to w, for Import in another process or after a restart. With a Cache, it
-// also writes the answers that this Client or Cache.Set has stored, but no failures. It writes at most 64 MiB, and the
-// most popular answers first.
-//
-// It returns an error if writing to w fails, if a field of the Client is invalid, or if the hosts file cannot be read.
+// Export writes the latencies of the servers to w, for Import after a restart or in another process. With a Cache, it
+// also writes the answers that this Client or Cache.Set has stored, the most popular first, but no failures. It writes
+// at most 64 MiB. It returns an error if writing to w fails, a field is invalid, or the hosts file cannot be read.
 func (c *Client) Export(w io.Writer) error {
 	core, err := c.init()
 	if err != nil {
@@ -42,19 +40,20 @@ func (c *Client) Export(w io.Writer) error {
 }
 
 // Import reads the output of Export. It adds the latencies of servers that this Client has too. With a Cache, it adds
-// answers to questions for which the Cache has no entry. The time since the export counts against their TTLs. MaxTTL
-// and MaxNegativeTTL of the Cache apply, and MinTTL does not.
+// answers to questions for which the Cache has no entry. It skips:
 //
-// Import skips an answer unless this Client would get it from the same source: the same Upstreams, Fallback, Exchanger,
-// route or system servers, with an equal RebindFilter if the filter applies. The source does not matter for answers of
-// Cache.Set. Import also skips names that this Client answers from Hosts or by SpecialUse.
+//   - answers that this Client would get from another source, or with another RebindFilter if the filter applies; this
+//     does not concern answers of Cache.Set,
+//   - names that this Client answers from Hosts or by SpecialUse,
+//   - answers that have been expired for MaxStale or longer.
 //
-// Two Exchangers are the same source if they have the same type and their methods Identity() string return the same
-// string, which is not empty. A Client, a dnssec.Validator and a recursor.Resolver have this method.
+// The time since the export counts against the TTLs. MaxTTL and MaxNegativeTTL of the Cache apply, and MinTTL does not.
+// Two Exchangers are the same source if they have the same type, and their methods Identity() string return the same
+// non-empty string.
 //
-// Import returns an error and changes nothing if the data is damaged, larger than 64 MiB or older than a day, was not
-// written by Export, or has another version of the format. It also returns an error if a field of the Client is
-// invalid, or if the hosts file or the system's configuration cannot be read.
+// Import returns an error and changes nothing if the data is damaged, larger than 64 MiB, older than a day, or in
+// another format. It also returns an error if a field of the Client is invalid, or if the hosts file or the system's
+// configuration cannot be read.
 func (c *Client) Import(r io.Reader) error {
 	core, err := c.init()
 	if err != nil {
@@ -87,11 +86,9 @@ func (c *core) exportState(now time.Time) []byte {
 	return decode.AppendChecksum(append(binary.AppendUvarint(b, n), all...))
 }
 
-// encodeAnswers returns the encoded answers for an export, the most popular first, and their number n. It exports the
-// answers that Cache.Set or the Client with the number client (see addClient) has stored. b has at most limit bytes.
-//
-// It omits failures, answers of system servers that have changed, and answers that at the time now have been expired
-// for MaxStale or longer.
+// encodeAnswers encodes cached answers for an export (Client.Export), the most popular first, and returns the number n
+// of answers. It includes the answers that Cache.Set or the Client with the number client has stored. b has about limit
+// bytes at most.
 func (c *Cache) encodeAnswers(now time.Time, limit int, client uint16) (b []byte, n uint64) {
 	c.init()
 	at := c.clock.timeSinceEpoch(now)
@@ -117,12 +114,9 @@ func (c *Cache) encodeAnswers(now time.Time, limit int, client uint16) (b []byte
 	return b, n
 }
 
-// importState reads an export from r at the present time now. It imports the latencies of servers that this Client has
-// too, and the cached answers that adoptOrigin accepts. The time since the export counts against the TTLs of the
-// answers.
-//
-// importState returns an error and changes nothing if reading fails, or if the export is damaged, of another version,
-// larger than 64 MiB (maxExport) or older than a day (decode.MaxAge).
+// importState reads an export (Client.Export) from r. It imports the latencies of servers that this Client also has,
+// and cached answers of the same sources. If it returns an error, it changes nothing. The limits are 64 MiB and an age
+// of a day.
 func (c *core) importState(r io.Reader, now time.Time) error {
 	passed, d, err := envelope.Open(r, now)
 	if err != nil {
@@ -165,16 +159,10 @@ func (c *core) importState(r io.Reader, now time.Time) error {
 	return nil
 }
 
-// adoptOrigin reports whether this Client may import e, an answer in an export. exported holds the sources of the
-// Client that wrote the export, and own holds the sources of this Client.
-//
-// An answer to a question that this Client answers from its hosts file or a special-use zone is rejected. Any other
-// answer of Cache.Set is accepted. An answer of a Client is accepted if both Clients ask the same known servers or
-// Exchanger for it, by a route for the same domain or both without a route.
-//
-// If adoptOrigin accepts an answer of a Client, it sets e.answerOrigin to the origin of an answer that this Client gets
-// now.
-func (c *core) adoptOrigin(e *entry, exported, own answerSources) bool {
+// adoptOrigin reports whether this Client may import the exported answer e. The answer must come from Cache.Set, or
+// from a source that is equal in exportSources and ownSources. In the second case, adoptOrigin sets e.answerOrigin.
+// Names that this Client answers locally are rejected.
+func (c *core) adoptOrigin(e *entry, exportSources, ownSources answerSources) bool {
 	b := e.Question()
 	n := len(b) - 4
 	q := c.findRoute(&wire.Query{Name: string(b[:n]), Type: binary.BigEndian.Uint16(b[n:]), Class: binary.BigEndian.Uint16(b[n+2:])})
@@ -185,7 +173,7 @@ func (c *core) adoptOrigin(e *entry, exported, own answerSources) bool {
 		return true
 	}
 	from := c.currentOrigin(q)
-	if source := own.identityFor(q.Query, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != exported.identityFor(q.Query, int(e.domainLen)) {
+	if source := ownSources.identityFor(q.Query, int(from.domainLen)); from.domainLen != e.domainLen || source == "" || source != exportSources.identityFor(q.Query, int(e.domainLen)) {
 		return false
 	}
 	e.answerOrigin = from
@@ -200,15 +188,13 @@ func boolToByte(b bool) byte {
 	return 0
 }
 
-// decodeEntry reads one exported answer from d, and returns it as an entry for adoptOrigin and importEntries. It
-// returns decode.ErrDamaged if the data is invalid.
-//
-// In the returned entry, the field stored is the age of the answer at the export. The field client is 0 for an answer
-// of Cache.Set, and 1 for an answer of a Client. adoptOrigin replaces 1 by the number of the importing Client.
+// decodeEntry reads one answer of an export from d. In the returned entry, the field stored is the age of the answer at
+// the export. The field client is 0 for an answer of Cache.Set, and 1 otherwise. An error wraps decode.ErrDamaged.
 func decodeEntry(d *decode.Decoder) (*entry, error) {
 	if len(*d) < 3 {
 		return nil, decode.ErrDamaged
 	}
+	// adoptOrigin replaces the client number 1 by the number of the importing Client.
 	e := &entry{keyBits: (*d)[0], answerOrigin: answerOrigin{domainLen: (*d)[1], client: uint16(boolToByte((*d)[2] == 0))}}
 	d.Skip(3)
 	e.stored, e.ttl = d.Duration(), d.Duration()
@@ -236,18 +222,15 @@ func decodeEntry(d *decode.Decoder) (*entry, error) {
 	return e, nil
 }
 
-// importEntries adds exported entries to the cache at the present time now. It skips entries that have been expired for
-// MaxStale or longer, answers that the cache would not store, and questions for which the cache already has an entry.
-// passed is the time since the export. It returns the number of added entries.
-//
-// At the call, the field stored of each entry must be the age of the answer at the export, as decodeEntry sets it.
-// importEntries changes the field to the time when the answer was stored.
-func (c *Cache) importEntries(entries []*entry, passed time.Duration, now time.Time) (added int) {
+// importEntries adds exported answers to the cache, and returns their number. It skips answers that the cache may not
+// store or serve, and questions that have an entry. The field stored of each entry must be the age at the export;
+// importEntries changes it.
+func (c *Cache) importEntries(entries []*entry, sinceExport time.Duration, now time.Time) (added int) {
 	c.init()
 	at, limits := c.clock.timeSinceEpoch(now), c.ttlLimits()
 	limits.Min = 0 // a raised TTL would outlast the entry
 	for _, e := range entries {
-		e.stored = at - e.stored - passed
+		e.stored = at - e.stored - sinceExport
 		e.ttl = min(e.ttl, e.LimitTTLs(limits))
 		if e.ttl == 0 || !c.canServeStale(e, at) {
 			continue

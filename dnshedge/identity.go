@@ -16,8 +16,8 @@ import (
 )
 
 // An identifier is an Exchanger with a method Identity, which returns a string that identifies the source of its
-// answers. Two Exchangers of the same type with the same non-empty Identity give the same answers, so Client.Import
-// accepts the answers of one for the other. An empty Identity means that the source is unknown.
+// answers. Exchangers of the same type with the same string give the same answers. An empty string means that the
+// source is unknown.
 type identifier interface{ Identity() string }
 
 // maxIdentifying limits the running calls of Client.Identity for one Client. Otherwise they would not end if Clients
@@ -25,12 +25,10 @@ type identifier interface{ Identity() string }
 // as well as nested ones, so the limit is high.
 const maxIdentifying = 1000
 
-// Identity returns a string that represents the sources of the Client's answers: its servers or Exchanger, and its
-// Routes, RebindFilter, Hosts and SpecialUse. Clients with the same non-empty Identity give the same answers. Import
-// compares the Identities of Exchangers that are Clients.
-//
-// The string is empty if a source is not known, for example an Exchanger without a method Identity() string. It is also
-// empty if a field is invalid, or if Clients refer to each other.
+// Identity returns a string that represents the sources of the Client's answers: its servers or Exchanger, Routes,
+// RebindFilter, Hosts and SpecialUse. Clients with the same non-empty Identity give the same answers. The string is
+// empty if a source is unknown, for example an Exchanger without a method Identity() string. It is also empty if a
+// field is invalid, or if Clients refer to each other.
 func (c *Client) Identity() string {
 	core, err := c.getCore()
 	if err != nil || core.isInLoop() {
@@ -131,35 +129,32 @@ func (c *core) identityOfUpstreams(ups []Upstream) string {
 	return hashIdentity(slices.Compact(keys)...)
 }
 
-// systemIdentity returns a string that identifies the operating system's DNS servers for all names, so that Import can
-// compare them. It returns "" if the system's configuration cannot be read. now is the present time.
-//
-// For each domain with separate system servers, systemIdentity adds a string that identifies these servers to routes.
-// The key is the domain, in wire format and lower case.
+// systemIdentity returns a string that identifies the operating system's default DNS servers, or "" if they cannot be
+// read. For each domain with servers of its own, it adds the string of these servers to routes, by the domain in wire
+// format and lower case.
 func (c *core) systemIdentity(now time.Time, routes map[string]string) string {
-	named, err := c.servers.system.DefaultServers(now)
-	if err != nil || named == nil {
+	defaultServers, err := c.servers.system.DefaultServers(now)
+	if err != nil || defaultServers == nil {
 		return ""
 	}
 	for domain, servers := range c.servers.system.Domains(now) {
 		routes[domain] = hashIdentity("system", fmt.Sprint(servers))
 	}
-	return hashIdentity("system", fmt.Sprint(named))
+	return hashIdentity("system", fmt.Sprint(defaultServers))
 }
 
 // identityFor returns the string that identifies the servers or Exchanger for the question q, or "" if they are
-// unknown. domain is the length in bytes of the domain of q's route, in wire format. It is 0 if q has no route, and the
-// servers for all names are asked.
-func (s answerSources) identityFor(q *wire.Query, domain int) string {
-	if domain == 0 {
+// unknown. domainLen is the length of the domain of q's route, in wire format. 0 stands for the default servers.
+func (s answerSources) identityFor(q *wire.Query, domainLen int) string {
+	if domainLen == 0 {
 		return s.defaultSource
 	}
 	var buf [wire.MaxKey]byte
 	name := q.AppendKey(buf[:0])[:len(q.Name)] // in lower case
-	if domain > len(name) {
+	if domainLen > len(name) {
 		return ""
 	}
-	return s.routes[string(name[len(name)-domain:])]
+	return s.routes[string(name[len(name)-domainLen:])]
 }
 
 // appendSources appends the encoded sources to b, which is the start of an export, and returns the extended slice.
