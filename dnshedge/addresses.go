@@ -9,17 +9,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// Addresses returns the servers that the Client queries for a name, as addresses for ExchangeContext. They are
-// Upstreams, or the operating system's servers if Upstreams is empty, followed by Fallback. If the system's servers
-// cannot be read, the result has only Fallback. A dnssec.Validator queries these servers in turn when an answer is
-// bogus.
+// Addresses returns the servers that the Client queries for a name, as addresses for ExchangeContext: Upstreams, or the
+// operating system's servers if Upstreams is empty, followed by Fallback. It omits the system's servers if they cannot
+// be read.
 //
-// The result is nil if one of these conditions holds:
-//
-//   - Exchanger is set;
-//   - a field or the name is invalid, or the file Hosts cannot be read;
-//   - the name is in a domain of Routes, or in a domain for which the operating system has separate servers. No other
-//     server may see this name.
+// The result is nil if Exchanger is set, if the name or the Client is invalid, or if Routes or the operating system has
+// separate servers for the name's domain.
 func (c *Client) Addresses(name string) []string {
 	core, err := c.init()
 	if err != nil || c.Exchanger != nil {
@@ -30,7 +25,7 @@ func (c *Client) Addresses(name string) []string {
 		return nil
 	}
 	s := core.servers
-	if core.findDomainRoute(q).isRouted {
+	if core.findDomainRoute(q).isRouted { // no other server may see the name
 		return nil
 	}
 	var all []string

@@ -14,30 +14,25 @@ import (
 var _ dns.Handler = (*Client)(nil)
 
 // ServeDNS answers the message r of a DNS client and writes the response to w, so that a Client is a dns.Handler. Call
-// Validate before serving, to find an invalid field or an unreadable hosts file. If there is no answer, the response
-// code is:
+// Validate first, to find an invalid field. If there is no answer, the response code is:
 //
-//   - SERVFAIL, with an extended error (RFC 8914), if no server responds, too many questions wait, or the Client has an
-//     invalid field or cannot read its hosts file;
+//   - SERVFAIL, with an extended error (RFC 8914), if no server responds, too many questions wait, or the Client is
+//     invalid;
 //   - NOTIMP if the opcode is not QUERY;
-//   - FORMERR if r is malformed, has not exactly one question, has records other than OPT in a section after the
-//     question, or asks for a type that no data can have (RFC 6895);
+//   - FORMERR if r is malformed, does not have exactly one question, or asks for a type that no data can have (RFC
+//     6895);
 //   - BADVERS for another EDNS version than 0 (RFC 6891);
 //   - REFUSED for zone transfers and signed messages (TSIG, SIG(0)).
 //
-// Over UDP, a response is truncated if it is longer than the client accepts, or longer than 1232 bytes (RFC 9715). If w
-// is a dns.ConnectionStater with a TLS state, responses to queries with EDNS are padded (RFC 8467).
+// Over UDP, a response is truncated if it is longer than the client accepts, or longer than 1232 bytes (RFC 9715). Over
+// TLS, responses to queries with EDNS are padded (RFC 8467).
 //
-// At most twice MaxInFlight questions wait at a time over UDP, and as many over other protocols. Equal questions count
-// separately. When one more question arrives, a waiting question gets SERVFAIL:
+// At most twice MaxInFlight questions wait over UDP, and as many over other protocols. When one more arrives, a waiting
+// question gets SERVFAIL:
 //
-//   - over UDP, the oldest question of the domain with the most waiting questions, where a domain is the last two
-//     labels of a name;
-//   - over other protocols, the oldest question of the client with the most waiting questions, where a client is an
-//     IPv4 address or an IPv6 /64 network.
-//
-// ServeDNS calls w.Write if w is a dns.ConnectionStater, as the writer of a dns.Server is, or if package dns cannot
-// unpack the response. In all other cases it calls w.WriteMsg, the method that middleware overrides.
+//   - over UDP, the oldest question of the domain (the last two labels) with the most waiting questions;
+//   - over other protocols, the oldest question of the client (an IPv4 address or an IPv6 /64 network) with the most
+//     waiting questions.
 func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	p := messageBuffers.Get().(*messageBuffer)
 	q, limit := (*wire.Query)(nil), 0
@@ -52,7 +47,7 @@ func (c *Client) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	if tls, ok := w.(dns.ConnectionStater); ok && tls.ConnectionState() != nil {
 		p.b = wire.PadResponse(p.b, 0)
 	}
-	// If writing fails, the client is gone and needs no answer.
+	// Middleware overrides WriteMsg. If writing fails, the client is gone and needs no answer.
 	if _, own := w.(dns.ConnectionStater); own {
 		_, _ = w.Write(p.b)
 		return
@@ -74,12 +69,9 @@ type messageBuffer struct {
 
 var messageBuffers = sync.Pool{New: func() any { return &messageBuffer{b: make([]byte, 0, 2048)} }}
 
-// appendResponse answers the message r of a DNS client, if an error code or a cached answer suffices. It appends the
-// response in wire format to b, and returns the extended slice as out, and a nil ask.
-//
-// Otherwise the caller must answer the question ask with at most limit bytes, and out is b.
-//
-// q is memory for the parsed query, which the caller may reuse after the call. w is only used for the client's address.
+// appendResponse appends to b, in wire format, the response to a client's message r, if it is an error or a cached
+// answer. Otherwise it returns b and the question ask, to answer with at most limit bytes. q is memory for the parsed
+// query.
 func (c *Client) appendResponse(b []byte, q *wire.Query, w dns.ResponseWriter, r *dns.Msg) (out []byte, ask *wire.Query, limit int) {
 	if code := rcodeForMessage(r); code != dns.RcodeSuccess {
 		return appendRefusal(b, r, code), nil, 0
@@ -147,9 +139,8 @@ func rcodeForParseError(err error) int {
 	return dns.RcodeFormatError
 }
 
-// appendRefusal appends to b, in wire format, a response that rejects the message r. The response has the given
-// response code and no records, except an OPT record if r has one. If the question cannot be packed, the response has
-// only a header, with FORMERR.
+// appendRefusal appends to b, in wire format, a response that rejects r with the given response code. The response has
+// no records, except an OPT record if r has one. It is only a header with FORMERR if the question cannot be packed.
 func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	m := new(dns.Msg)
 	m.SetRcode(r, code)
@@ -164,9 +155,8 @@ func appendRefusal(b []byte, r *dns.Msg, code int) []byte {
 	return append(b, out...)
 }
 
-// appendResult appends the response to q to b in wire format, and returns the extended slice. The response is the
-// answer in r, or SERVFAIL with an extended error (RFC 8914) if r has an error. An answer that is longer than limit
-// bytes is truncated: the response has no records, and the flag TC.
+// appendResult appends to b, in wire format, the response to q: the answer in r, or SERVFAIL with an extended error
+// (RFC 8914) if r has an error. An answer of more than limit bytes is truncated: it has the flag TC and no records.
 func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	if r.err == nil {
 		return appendForwarderResponse(b, q, r.answer, r.view, limit)
@@ -181,17 +171,16 @@ func appendResult(b []byte, q *wire.Query, r *result, limit int) []byte {
 	return q.AppendFailure(b, dns.RcodeServerFailure, limit, wire.EDE{Code: code})
 }
 
-// appendResponse appends the cached answer to b in wire format, as the response to q, and returns the extended slice. A
-// response of more than limit bytes is truncated. f must contain a response: the cache also stores errors of questions
-// without a response, and f must not be one of them.
+// appendResponse appends to b, in wire format, the cached answer as the response to q, and returns the extended slice.
+// A response of more than limit bytes is truncated. f must contain a response, and not a cached error.
 func (f *cachedAnswer) appendResponse(b []byte, q *wire.Query, limit int) []byte {
 	a, view, _ := f.toAnswer(q)
 	return appendForwarderResponse(b, q, a, view, limit)
 }
 
-// appendForwarderResponse appends a response to q with the answer a to b in wire format, and returns the extended
-// slice. view says how the answer is presented, for example with which TTLs. The flags are those of a forwarder (RA,
-// not AA). A response of more than limit bytes is truncated.
+// appendForwarderResponse appends to b, in wire format, the response to q with the answer a and the flags of a
+// forwarder (RA, not AA). view sets how a is presented, for example its TTLs. A response of more than limit bytes is
+// truncated.
 func appendForwarderResponse(b []byte, q *wire.Query, a *wire.Answer, view wire.ResponseOptions, limit int) []byte {
 	start := len(b)
 	b = a.Append(b, q, view, limit)

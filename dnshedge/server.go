@@ -49,9 +49,8 @@ const (
 	Ignore                // there is no response; over a stream the connection is closed
 )
 
-// Server answers DNS clients with the answers of a Client. It can replace a dns.Server whose handler is
-// Client.ServeDNS, and needs a quarter of the time for an answer from the cache. It reads and writes datagrams in
-// batches (on Linux), does not unpack messages, and starts no goroutine for a cached answer.
+// Server answers DNS clients over UDP, TCP and TLS with the answers of a Client. It is faster than a dns.Server whose
+// handler is Client.ServeDNS.
 //
 //	s := &dnshedge.Server{Client: c}
 //	pc, err := net.ListenPacket("udp", ":53")
@@ -181,20 +180,16 @@ type handledMessage struct {
 	drop        bool   // the message gets no response
 }
 
-// handleMessage parses a client's message m, and decides whether to reply at once, to ignore m, or to query the
-// servers. If an error code or a cached answer suffices, it appends the reply to b, in wire format.
-//
-// limit is the maximum length of the reply in bytes. If it is below wire.MaxMsg, m is a datagram, and the reply is no
-// longer than the client accepts either.
-//
-// from is the client's address. q is memory for the parsed query, which the caller may reuse after the call.
-func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit int) (out handledMessage) {
+// handleMessage decides whether to reply to a client's message m, ignore it, or query the servers. It appends the reply
+// to b, in wire format, with at most limit bytes. limit is below wire.MaxMsg for datagrams. q is reusable memory for
+// the parsed query.
+func (s *Server) handleMessage(q *wire.Query, b, m []byte, client net.Addr, limit int) (out handledMessage) {
 	if len(m) < wire.HeaderLen || m[2]&0x80 != 0 {
 		return handledMessage{drop: true} // not a query; two servers could respond to each other's responses for ever
 	}
 	verdict := Answer
 	if s.Admit != nil {
-		if verdict = s.admitQuery(from); verdict == Ignore {
+		if verdict = s.admitQuery(client); verdict == Ignore {
 			return handledMessage{drop: true}
 		}
 	}
@@ -207,7 +202,7 @@ func (s *Server) handleMessage(q *wire.Query, b, m []byte, from net.Addr, limit 
 		}
 		return handledMessage{reply: q.AppendFailure(b, rcodeForParseError(err), min(limit, wire.DefaultUDPSize))}
 	}
-	if limit < wire.MaxMsg {
+	if limit < wire.MaxMsg { // a datagram: the client may accept less
 		limit = min(limit, q.Size)
 	}
 	switch {
@@ -244,9 +239,7 @@ func (s *Server) admitQuery(from net.Addr) (verdict Verdict) {
 }
 
 // appendHeaderOnlyResponse appends to b, in wire format, a response to m with the response code rcode and without a
-// question section. It is for a message whose question cannot be parsed, or whose opcode is not QUERY.
-//
-// If m has an OPT record, the response has an OPT record with the same DO bit (RFC 6891 §6.1.1, RFC 3225 §3).
+// question. If m has an OPT record, the response has one with the same DO bit (RFC 6891 §6.1.1, RFC 3225 §3).
 func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 	b = append(b, m[0], m[1], 0x80|m[2]&0x79, rcode)
 	b = append(b, make([]byte, wire.HeaderLen-4)...)
@@ -259,20 +252,13 @@ func appendHeaderOnlyResponse(b, m []byte, rcode byte) []byte {
 	return b
 }
 
-// ServePacket answers the datagrams that pc receives. After Shutdown it returns ErrServerClosed, and Shutdown closes pc
-// after the last response.
+// ServePacket answers the datagrams that pc receives. After Shutdown, which closes pc, it returns ErrServerClosed. It
+// also returns an error if pc is closed, or the Server is invalid; then it closes pc.
 //
-// If the Server is invalid, ServePacket closes pc and returns an error. It also returns an error if pc is closed by its
-// owner. After other read errors it continues.
-//
-// It may be called for several sockets at a time. Sockets with the same address (SO_REUSEPORT) use several processors.
-//
-// On Linux a response is sent from the address that received the query, even if pc listens on all addresses. On other
-// systems, use one socket for each address.
-//
-// At most twice Client.MaxInFlight questions of all sockets wait at a time. Equal questions count separately. When one
-// more question arrives, the oldest question of the domain with the most waiting questions gets no response. The domain
-// of a question is the last two labels of its name.
+//   - Several sockets may be served at a time.
+//   - On systems other than Linux, use one socket for each local address.
+//   - At most twice Client.MaxInFlight questions of all sockets wait. When one more arrives, the oldest question of the
+//     domain (the last two labels) with the most waiting questions gets no response.
 func (s *Server) ServePacket(pc net.PacketConn) error {
 	if err := s.startServing(pc); err != nil {
 		return err
@@ -314,12 +300,8 @@ func (s *Server) servePackets(pc net.PacketConn) error {
 	}
 }
 
-// answerPacket answers q, the question of a datagram, in a new goroutine, and passes the response to write. write must
-// not keep b. Shutdown waits for the goroutine. If Shutdown already waits for the last answers, answerPacket does
-// nothing.
-//
-// If too many questions wait, the oldest question of the domain with the most waiting questions gets no response. The
-// domain of a question is the last two labels of its name.
+// answerPacket answers q, the question of a datagram, in a new goroutine, and passes the response to write, which must
+// not keep b. There is no response if newer questions displace q, or if Shutdown already waits for the last answers.
 func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +311,7 @@ func (s *Server) answerPacket(q handledMessage, write func(b []byte)) {
 	w := q.core.enqueueQuery(s.ctx, &s.waiting.datagrams, q.ApproximateZone())
 	s.wg.Go(func() {
 		r, displaced := w.answerQueuedQuery(s.ctx, q.Query)
-		if !displaced {
+		if !displaced { // otherwise too many questions wait, and this is the oldest of the busiest domain
 			p := messageBuffers.Get().(*messageBuffer)
 			defer messageBuffers.Put(p)
 			p.b = appendResult(p.b[:0], q.Query, r, min(q.Size, wire.DefaultUDPSize))
@@ -392,9 +374,9 @@ func (s *Server) readBatches(u *net.UDPConn) error {
 	}
 }
 
-// replyControlMessage returns the control message (IP_PKTINFO or IPV6_PKTINFO) for a response, by which the kernel
-// sends the response from the address to which the query was sent. oob is the control message that came with the query.
-// The result is nil if oob has no such address.
+// replyControlMessage returns the control message (IP_PKTINFO or IPV6_PKTINFO) that makes the kernel send a response
+// from the address that received the query. oob is the control message of the query. The result is nil if oob has no
+// address.
 func replyControlMessage(oob []byte) []byte {
 	var c6 ipv6.ControlMessage
 	if c6.Parse(oob) == nil && c6.Dst != nil {
@@ -410,11 +392,11 @@ func replyControlMessage(oob []byte) []byte {
 	return nil
 }
 
-// Shutdown makes Serve and ServePacket return, and answers the queries that were received before the call. It returns
-// nil when all are answered. It reads at most 256 KiB more from each connection.
+// Shutdown makes Serve and ServePacket return, answers the queries that were received before the call, and closes all
+// sockets and connections. It reads at most 256 KiB more from each connection.
 //
-// If ctx ends first, Shutdown closes the remaining connections and returns context.Cause(ctx), without waiting for the
-// connections' goroutines. The Client stays open.
+// If ctx ends first, Shutdown closes the connections without waiting and returns context.Cause(ctx). The Client stays
+// open.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.init()
 	if s.stopAcceptingQueries() {
@@ -449,12 +431,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopAcceptingQueries makes the Server stop reading, for Shutdown. It closes the listeners. Sockets and connections
-// may be read for 100 ms more, so that queries received before Shutdown are answered.
-//
-// received is true if there are UDP sockets. Shutdown must then wait for these 100 ms before it waits for the last
-// answers.
-func (s *Server) stopAcceptingQueries() (received bool) {
+// stopAcceptingQueries closes the listeners. It sets a read deadline in 100 ms for UDP sockets and connections, so that
+// queries received before Shutdown are still read. If hasSockets is true, there are UDP sockets, and the caller must
+// wait for these 100 ms.
+func (s *Server) stopAcceptingQueries() (hasSockets bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
@@ -466,14 +446,14 @@ func (s *Server) stopAcceptingQueries() (received bool) {
 		case interface{ SetReadDeadline(time.Time) error }:
 			_ = c.SetReadDeadline(time.Now().Add(receivedTime)) // answers are still written to it
 			_, datagrams := c.(net.PacketConn)
-			received = received || datagrams
+			hasSockets = hasSockets || datagrams
 		default:
 			if listens {
 				_ = c.Close()
 			}
 		}
 	}
-	return received
+	return hasSockets
 }
 
 // isClosing reports whether Shutdown has been called.

@@ -19,16 +19,13 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// Serve answers the queries on connections that ln accepts, and closes ln before it returns. After Shutdown it returns
-// ErrServerClosed. It also returns an error if the Server is invalid, if ln is closed, or if Accept returns an error
-// that is no net.Error. After any other error of Accept, for example if too many files are open, it continues.
+// Serve answers queries on the connections that ln accepts. It closes ln before it returns. The error is
+// ErrServerClosed after Shutdown, or says that the Server is invalid or that Accept has failed permanently.
 //
-// Up to 128 questions of a connection are answered at a time, and their responses may be out of order (RFC 7766
-// §6.2.1.1). Over TLS, responses to queries with EDNS are padded to multiples of 468 bytes (RFC 7830, RFC 8467).
-//
-// At most twice Client.MaxInFlight questions of all connections wait at a time. Equal questions count separately. When
-// one more question arrives, the oldest question of the client with the most waiting questions gets SERVFAIL. A client
-// is an IPv4 address, or an IPv6 /64 network.
+//   - Up to 128 questions of a connection are answered at a time, in any order (RFC 7766 §6.2.1.1).
+//   - Over TLS, responses to queries with EDNS are padded (RFC 8467).
+//   - At most twice Client.MaxInFlight questions of all connections wait. When one more arrives, the oldest question of
+//     the client (an IPv4 address or an IPv6 /64 network) with the most waiting questions gets SERVFAIL.
 func (s *Server) Serve(ln net.Listener) error {
 	if err := s.startServing(ln); err != nil {
 		return err
@@ -53,11 +50,9 @@ func (s *Server) Serve(ln net.Listener) error {
 	}
 }
 
-// startConn serves conn in a new goroutine. If MaxConns connections are open, it first ends another connection, as the
-// field MaxConns describes. It may wait until a connection has closed.
-//
-// It closes conn instead if no connection may be ended in favor of conn, if too many calls of startConn already wait,
-// or after Shutdown.
+// startConn serves conn in a new goroutine. If MaxConns connections are open, it first ends another connection, and may
+// wait until one has closed. It closes conn instead if no other may be ended, too many calls already wait, or Shutdown
+// was called.
 func (s *Server) startConn(conn net.Conn) {
 	_, usesTLS := conn.(interface{ ConnectionState() tls.ConnectionState })
 	conn = usercode.WrapConn(conn)
@@ -104,11 +99,9 @@ type serverConn struct {
 	drainDuration time.Duration // time spent reading them
 }
 
-// stopReading ends the reading of queries, so that the connection closes after the responses to its present questions.
-// It is called to make room for a new connection, or when the TLS handshake has failed.
-//
-// inUse says that there are present questions. If it is false, the connection closes without reading the remaining
-// input.
+// stopReading ends the reading of queries, so that the connection closes after the responses to its unanswered
+// questions. inUse says that there are unanswered questions. If it is false, the connection closes without reading its
+// remaining input.
 func (c *serverConn) stopReading(inUse bool) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -161,13 +154,13 @@ func (c *serverConn) serveQueries() {
 	}
 }
 
-// answerMessage answers the message m of the client with the address from: at once, or in a new goroutine of wg if the
-// cache has no answer. It returns false if the connection must be closed: m is not a query, Admit has returned Ignore,
-// or the response could not be written.
-func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) bool {
+// answerMessage answers the client's message m: at once, or in a new goroutine of wg if the cache has no answer. It
+// returns false if the connection must be closed: m is not a query, Admit returned Ignore, or the response was not
+// written.
+func (c *serverConn) answerMessage(m []byte, client net.Addr, wg *sync.WaitGroup) bool {
 	p := messageBuffers.Get().(*messageBuffer)
 	defer messageBuffers.Put(p)
-	q := c.s.handleMessage(&p.q, append(p.b[:0], 0, 0), m, from, wire.MaxMsg)
+	q := c.s.handleMessage(&p.q, append(p.b[:0], 0, 0), m, client, wire.MaxMsg)
 	switch {
 	case q.drop:
 		return false
@@ -185,14 +178,12 @@ func (c *serverConn) answerMessage(m []byte, from net.Addr, wg *sync.WaitGroup) 
 }
 
 // answerQuery answers the question q in a new goroutine of wg, and returns true. It first waits while 128 questions of
-// this connection (maxPipelined) are being answered.
-//
-// If all streams together already have four times Client.MaxInFlight questions, it returns false without an answer. The
-// caller must then respond with SERVFAIL. A question counts until its response is written, which limits the memory of
-// clients that do not read responses.
+// the connection are being answered. If all connections together have too many questions, it returns false, and the
+// caller must respond with SERVFAIL.
 func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	s := c.s
 	c.waiting <- struct{}{}
+	// A question counts until its response is written, to limit the memory of clients that do not read responses.
 	if s.answering.Add(1) > int64(2*s.waiting.streams.max) {
 		s.answering.Add(-1)
 		<-c.waiting
@@ -218,17 +209,16 @@ func (c *serverConn) answerQuery(q handledMessage, wg *sync.WaitGroup) bool {
 	return true
 }
 
-// AnswerQuery returns the response to m, a query in wire format, or nil. It is for a connection of a protocol that
-// Serve does not support. A response to a query with EDNS is padded to a multiple of 468 bytes (RFC 8467).
+// AnswerQuery returns the response to m, a query in wire format, for a protocol that Serve does not support. client is
+// the address for Admit, and must not be a *net.UDPAddr. Responses to queries with EDNS are padded (RFC 8467). As in
+// Serve, too many waiting questions cause SERVFAIL. Shutdown waits for the call.
 //
-// client is the client's address, which AnswerQuery passes to Admit. It must not be a *net.UDPAddr, because Admit
-// receives that type only for datagrams.
+// The result is nil if the connection must be closed:
 //
-// The limit is shared with Serve: at most twice Client.MaxInFlight questions wait at a time. When one more question
-// arrives, the oldest question of the client with the most waiting questions gets SERVFAIL.
-//
-// The result is nil if the connection must be closed without a response: m is not a query, Admit has returned Ignore,
-// Client is nil, or Shutdown already waits for the last answers. Shutdown waits for earlier calls of AnswerQuery.
+//   - m is not a query;
+//   - Admit returned Ignore;
+//   - Client is nil;
+//   - Shutdown already waits for the last answers.
 func (s *Server) AnswerQuery(m []byte, client net.Addr) []byte {
 	if !s.tryBeginAnswer() {
 		return nil
@@ -267,11 +257,9 @@ func (s *Server) tryBeginAnswer() bool {
 // to 256 bytes (RFC 8467), with its length prefix.
 const queryBufferSize = 288
 
-// readMessage reads one DNS message with its length prefix (RFC 1035 §4.2.2), and returns it without the prefix. The
-// result is valid until the next call. If the message has not arrived within IdleTimeout, readMessage returns an error.
-//
-// If no byte has arrived, and questions of the connection are still unanswered, it waits for another IdleTimeout
-// instead, except after Shutdown.
+// readMessage reads a DNS message with its length prefix (RFC 1035 §4.2.2), and returns it without the prefix. The
+// result is valid until the next call. It returns an error after IdleTimeout, but waits longer for the first byte while
+// questions are unanswered.
 func (c *serverConn) readMessage() ([]byte, error) {
 	const prefix = 2
 	var head []byte
@@ -314,14 +302,9 @@ func (c *serverConn) readMessage() ([]byte, error) {
 	return m[prefix:], nil
 }
 
-// setReadDeadline sets the deadline for reading the next message: the duration idle from now, or 100 ms from now
-// (receivedTime) after Shutdown.
-//
-// It returns ErrServerClosed if no more messages may be read. That is the case after stopReading. It is also the case
-// after Shutdown, if 256 KiB (drainBytes) were read since then, or reading has taken 1 s in all (drainTime).
-//
-// On a TLS connection it also sets the deadline for writing, because TLS may write while it reads, for example after a
-// KeyUpdate (RFC 8446 §4.6.3). It does not do so while a response is being written.
+// setReadDeadline sets the deadline for reading the next message: the duration idle from now, or 100 ms from now after
+// Shutdown. It returns ErrServerClosed after stopReading, or if 256 KiB were read, or 1 s was spent reading, since
+// Shutdown.
 func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -333,11 +316,11 @@ func (c *serverConn) setReadDeadline(idle time.Duration) error {
 	}
 	deadline := time.Now().Add(idle)
 	if c.usesTLS {
-		select {
+		select { // TLS may write while it reads, for example after a KeyUpdate (RFC 8446 §4.6.3)
 		case c.writing <- struct{}{}:
 			_ = c.SetWriteDeadline(deadline)
 			<-c.writing
-		default:
+		default: // a response is being written, with a deadline of its own
 		}
 	}
 	return c.SetReadDeadline(deadline)
@@ -361,9 +344,8 @@ func (c *serverConn) unlockWriting() {
 	<-c.writing
 }
 
-// padResponse pads the DNS message in b to a multiple of 468 bytes (RFC 8467), and returns the extended slice. It
-// returns b unchanged if the connection does not use TLS, or the message has no OPT record. The message begins after
-// the two bytes of its length prefix, which writeResponse sets.
+// padResponse pads the DNS message that begins at b[2] to a multiple of 468 bytes (RFC 8467), and returns the extended
+// slice. It returns b unchanged if the connection does not use TLS, or the message has no OPT record.
 func (c *serverConn) padResponse(b []byte) []byte {
 	if c.usesTLS {
 		return wire.PadResponse(b, 2)
@@ -371,9 +353,9 @@ func (c *serverConn) padResponse(b []byte) []byte {
 	return b
 }
 
-// writeResponse writes the response in b. It stores the length prefix in the first two bytes of b, which precede the
-// message. The caller must have called lockWriting. If writing fails, for example because the client does not read the
-// response before the write deadline, writeResponse closes the connection and returns the error.
+// writeResponse writes the DNS message that begins at b[2]. It stores the message's length in the two bytes before it
+// (RFC 1035 §4.2.2). The caller must have called lockWriting. If writing fails, it closes the connection and returns
+// the error.
 func (c *serverConn) writeResponse(b []byte) error {
 	binary.BigEndian.PutUint16(b, uint16(len(b)-2))
 	_, err := c.Conn.Write(b)
@@ -385,15 +367,9 @@ func (c *serverConn) writeResponse(b []byte) error {
 	return err
 }
 
-// drainInput ends the sending direction of the connection, and then reads and discards input until the client closes
-// its side. It reads at most 256 KiB (drainBytes), for at most 1 s (drainTime). If the connection has no CloseWrite,
-// the limit is 100 ms (receivedTime).
-//
-// It is called before the connection is closed. If a socket is closed with unread input, the kernel resets the
-// connection, and the client may lose the last responses.
-//
-// It does nothing if the client has closed its sending side, if no response was written in the last second, or if
-// stopReading was called for an idle connection.
+// drainInput ends the sending direction of the connection, and discards input for at most 1 s until the client closes
+// its side. It does nothing if the client already has, or no response was written in the last second. The caller must
+// close the connection.
 func (c *serverConn) drainInput() {
 	c.s.mu.Lock()
 	idle := c.stopped && !c.wasInUse
@@ -401,6 +377,7 @@ func (c *serverConn) drainInput() {
 	if idle || c.inputEnded || time.Since(c.lastWrite) > drainTime { // safe without the lock: all writers have ended
 		return
 	}
+	// If a socket is closed with unread input, the kernel resets the connection, and the client may lose responses.
 	wait := receivedTime
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		wait = drainTime

@@ -54,9 +54,9 @@ func (s *clientServers) init() (err error) {
 	return err
 }
 
-// acquireSystemServers returns the states of the operating system's DNS servers, in their order, and creates missing
-// states. The Client keeps each state for at least 30 s after the last call that needed it. It returns an error if a
-// server is invalid or the Client is closed.
+// acquireSystemServers returns the operating system's DNS servers with their state, such as measured latencies, in the
+// given order. It creates missing states, and keeps them for at least 30 s. It returns an error if a server is invalid
+// or the Client is closed.
 func (s *clientServers) acquireSystemServers(servers []system.Server) (group.Servers, error) {
 	ups := make([]Upstream, len(servers))
 	for i, server := range servers {
@@ -74,13 +74,11 @@ func systemUpstream(server system.Server) Upstream {
 	return Upstream{Net: defaultNet, Addr: server.Addr}
 }
 
-// acquireServers returns the states of the servers for upstreams, in their order, and creates missing states. Equal
-// upstreams result in one server. It returns an error if an upstream is invalid or the Client is closed.
-//
-// use determines how long the Client must keep each state: permanently (group.UsePermanently), for at least 30 s after
-// the last call for this server (group.UseForQuestions), or until pool.Release (group.UseOnce).
-func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out group.Servers, err error) {
-	for _, up := range ups {
+// acquireServers returns the servers for upstreams, in the given order, without duplicates, and creates missing ones.
+// use sets how long they are kept; with group.UseOnce, the caller must call pool.Release. It fails if an upstream is
+// invalid or the Client is closed.
+func (s *clientServers) acquireServers(upstreams []Upstream, use group.Usage) (out group.Servers, err error) {
+	for _, up := range upstreams {
 		known, err := s.acquireServer(up, use)
 		if err != nil {
 			return nil, err
@@ -92,12 +90,9 @@ func (s *clientServers) acquireServers(ups []Upstream, use group.Usage) (out gro
 	return out, nil
 }
 
-// acquireServer returns the state of the server for an upstream, such as its measured latencies, and creates it if
-// necessary. It returns an error if the upstream is invalid or the Client is closed.
-//
-// use determines how long the Client must keep the state: permanently (group.UsePermanently), for at least 30 s after
-// the last call for this server (group.UseForQuestions), or until the caller passes the server to pool.Release
-// (group.UseOnce).
+// acquireServer returns the server for an upstream with its state, such as latencies, and creates it if necessary. use
+// sets how long it is kept; with group.UseOnce, the caller must call pool.Release. It fails if the upstream is invalid
+// or the Client is closed.
 func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Server, error) {
 	return s.pool.GetOrCreateServer(up.identityKey(), use, func() (group.Target, error) {
 		if err := up.validate(); err != nil {
@@ -113,15 +108,12 @@ func (s *clientServers) acquireServer(up Upstream, use group.Usage) (*group.Serv
 	})
 }
 
-// findServerByAddress returns the server for an address that a caller of ExchangeContext has given. The address is a
-// string that ParseUpstream accepts, or a host name with an optional port, for a server over UDP. If address is the
-// String of an upstream in Upstreams or Fallback, the result is the server of that upstream.
-//
-// It returns an error if the address is invalid or the Client is closed. The caller must pass the server to
-// pool.Release after use.
+// findServerByAddress returns the server for an address that ParseUpstream accepts, or for a host name with an optional
+// port (UDP). The caller must pass the server to pool.Release after use. It returns an error if the address is invalid
+// or the Client is closed.
 func (s *clientServers) findServerByAddress(address string) (*group.Server, error) {
 	if i := slices.IndexFunc(s.upstreams, func(up Upstream) bool { return up.String() == address }); i >= 0 {
-		return s.acquireServer(s.upstreams[i], group.UseOnce)
+		return s.acquireServer(s.upstreams[i], group.UseOnce) // with Addrs, which String omits
 	}
 	if !strings.Contains(address, "://") {
 		if _, err := ParseUpstream(address); err != nil {
@@ -180,12 +172,9 @@ func (s *clientServers) isStrict() bool {
 	}
 }
 
-// resolveByRoute sends q to q.exchanger if it is set, and otherwise to servers: the operating system's separate servers
-// for q's domain, or else the servers for all names and the fallback servers. Servers that refuse or end connections,
-// or report overload, are queried again after a pause.
-//
-// explore may be true only if no caller waits for the answer. If it is true, a random one of the servers for all names
-// is queried first, to measure its latency. With a strict order, explore has no effect.
+// resolveByRoute sends q to q.exchanger if it is set, and otherwise to the servers for q's name, repeatedly while they
+// are unavailable. explore makes it first query a random default server, to measure its latency. It may be true only if
+// no caller waits.
 func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore bool) *result {
 	if q.exchanger != nil {
 		return s.resolveByExchanger(ctx, q)
@@ -199,34 +188,26 @@ func (s *clientServers) resolveByRoute(ctx context.Context, q question, explore 
 }
 
 // retryUntilAvailable calls ask, which must query the servers, and returns the result. While the servers refuse or end
-// connections, or report overload, as a restarting server does, it pauses and calls ask again. It also does so if a
-// response was truncated and a server has refused the connection for the whole answer.
-//
-// A response is returned at once, even if it is a failure. A message with another opcode than QUERY is not repeated.
-//
-// The first pause is 200 ms, and the pauses double. A pause is at most half of the remaining time, unless a server
-// demands a longer one (Retry-After). The time ends with ctx, or Timeout after the servers began to refuse connections.
-// If too little time remains for a pause, the last result is returned.
-//
-// If q may have caused the end of a connection, it is sent again over a connection of its own, at most 8 times
-// (maxConnEndRepeats).
+// connections, or report overload, it calls ask again after a pause, until the time for the question ends. It repeats
+// only messages with the opcode QUERY.
 func (s *clientServers) retryUntilAvailable(ctx context.Context, q question, ask func(q question) *result) *result {
 	ends := 0
 	for pause := firstPause; ; pause *= 2 {
 		r := ask(q)
+		// A truncated response is repeated if a server has refused the connection for the whole answer.
 		// hasRefused is needed if the server has since answered another question, and refusingSince if it was not asked.
 		hasRefused := r.hasRefused || !r.refusingSince.IsZero()
 		if !q.IsStandard() || r.err == nil || !r.isUnavailable && !(hasRefused && transport.IsTruncationError(r.err)) {
 			return r
 		}
-		if r.endedByQuery {
+		if r.endedByQuery { // then the question must not end the connections of other questions
 			if ends++; ends > maxConnEndRepeats {
 				return r
 			}
 			q.Query = q.WithOwnConnection()
 		}
 		if end, ok := ctx.Deadline(); ok {
-			pause = min(pause, time.Until(end)/2)
+			pause = min(pause, time.Until(end)/2) // a longer Retry-After has precedence
 		}
 		if !r.refusingSince.IsZero() { // otherwise a server has answered since
 			pause = min(pause, time.Until(r.refusingSince.Add(s.timeout))/2)
@@ -259,11 +240,9 @@ func waitForDuration(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// resolveWithCurrentServers queries the operating system's servers for q. If the system's list of servers changes
-// before there is an answer, it cancels the queries and queries the servers of the new list.
-//
-// If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
-// order, explore has no effect.
+// resolveWithCurrentServers queries the operating system's servers for q. If the list of servers changes before an
+// answer, it queries the new servers. If explore is true, it first queries a random default server, to measure its
+// latency. With a strict order, explore has no effect.
 func (s *clientServers) resolveWithCurrentServers(ctx context.Context, q question, explore bool) *result {
 	for {
 		version := s.system.Version(time.Now())
@@ -274,11 +253,9 @@ func (s *clientServers) resolveWithCurrentServers(ctx context.Context, q questio
 	}
 }
 
-// resolveWithSystemVersion queries the operating system's servers for q, and cancels the queries when the system's list
-// of servers changes. version is the number of the list at the time of the call (system.Servers.Version).
-//
-// If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
-// order, explore has no effect.
+// resolveWithSystemVersion queries the operating system's servers for q. The queries are cancelled when the number of
+// the list is no longer version. If explore is true, it first queries a random default server, to measure its latency.
+// With a strict order, explore has no effect.
 func (s *clientServers) resolveWithSystemVersion(ctx context.Context, q question, explore bool, version uint64) *result {
 	var mine transport.EmbeddedContext
 	mine.Begin(ctx, 0)
@@ -294,12 +271,9 @@ func (s *clientServers) resolveWithSystemVersion(ctx context.Context, q question
 	return s.resolveOnce(&mine, q, explore)
 }
 
-// resolveOnce queries the servers for q's name, group after group, and returns the result. It uses the operating
-// system's list of servers at the time of the call. It also starts probes of servers that are silent, failing or not
-// measured recently.
-//
-// If explore is true, a random one of the servers for all names is queried first, to measure its latency. With a strict
-// order, explore has no effect.
+// resolveOnce queries the servers for q's name, group after group, and returns the best result. It also probes
+// unhealthy servers. If explore is true, it first queries a random default server, to measure its latency. With a
+// strict order, explore has no effect.
 func (s *clientServers) resolveOnce(ctx context.Context, q question, explore bool) *result {
 	named, _ := s.system.FindDomainServers(q.Query, time.Now())
 	if q.isRouted = named != nil; q.isRouted {
@@ -328,23 +302,13 @@ func (s *clientServers) resolveOnce(ctx context.Context, q question, explore boo
 	return s.queryTiersOnce(ctx, q, tiers)
 }
 
-// startProbes probes silent and failing servers in the background, to find out whether they work again. It probes
-// servers of g (the servers for q's name) and fallback servers, but none if all of them are silent or there is only
-// one. If strict is false, it also probes servers of g without a recent response, to measure their latency.
-//
-// strict is true if the servers of g are queried in their order. first is the server to which the caller sends q. It is
-// a server of g or a fallback server.
-//
-// A probe may ask for q's name only at these servers, which may see the name even if first answers:
-//
-//   - another server of g, if first is in g and strict is false;
-//   - a fallback server before first, if first is a fallback server.
-//
-// The other probes ask for other names.
+// startProbes probes unhealthy servers in the background, to find out whether they work again. If strict is false, g,
+// the servers for q's name, has no fixed order, and startProbes also measures their latency. first is the server to
+// which the caller sends q.
 func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group.Server, strict bool) {
 	now, forGroup, isFallback := time.Now(), q, !slices.Contains(g, first)
 	if strict || isFallback {
-		forGroup = nil
+		forGroup = nil // servers of g must not see q's name, because first may answer
 	}
 	if len(g)+len(s.fallback) > 1 && (!g.AreAllSilent() || !s.fallback.AreAllSilent()) {
 		g.ProbeUnhealthy(now, forGroup, first)
@@ -352,7 +316,7 @@ func (s *clientServers) startProbes(q *wire.Query, g group.Servers, first *group
 		if isFallback {
 			n = slices.Index(s.fallback, first)
 		}
-		s.fallback[:n].ProbeUnhealthy(now, q, first)
+		s.fallback[:n].ProbeUnhealthy(now, q, first) // they precede first, and so may see q's name
 		s.fallback[n:].ProbeUnhealthy(now, nil, first)
 	}
 	if !strict {
@@ -368,15 +332,9 @@ type queryTier struct {
 	position   int // position in the given order, which differs from the order of the tiers if servers are down
 }
 
-// newQueryTiers divides the servers for q into tiers: groups of servers that are queried one after the other. g, the
-// servers for all names, is one tier. If strict is true, each server of g is a tier, in the order of g, with servers
-// that are down at the end.
-//
-// Each fallback server is a tier. The fallback tiers follow the tiers of g, or precede them if all servers of g are
-// down.
-//
-// A fallback server is silent if its last three queries had no response. If all are silent, only the least recently
-// used one is kept. If only some are silent, these are omitted, except the last server of the list.
+// newQueryTiers divides the servers for q into groups (tiers) to query one after the other: g, the default servers, or
+// each of them if strict is true, and each fallback server. Fallback servers come last, or first if all servers of g
+// are down.
 func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict bool) []queryTier {
 	first := []queryTier{{group: g}}
 	if strict {
@@ -387,7 +345,7 @@ func (s *clientServers) newQueryTiers(q *wire.Query, g group.Servers, strict boo
 	}
 	other := s.fallback
 	if other.AreAllSilent() {
-		other = other.SortByRTT(q, false)[:1] // all are silent: ask only the first
+		other = other.SortByRTT(q, false)[:1] // all are silent: ask only the least recently used one
 	} else {
 		last := len(other) - 1
 		other = slices.DeleteFunc(slices.Clone(other), func(one *group.Server) bool { return one.IsSilent() && one != s.fallback[last] })
@@ -413,20 +371,19 @@ func newSingleServerTiers(g group.Servers) []queryTier {
 	return tiers
 }
 
-// probeDownServers sends q in the background to servers that are down, to find out whether they work again. tiers are
-// groups of servers in the order in which they are queried. Only servers that precede the first tier in the configured
-// order get q. Other servers must not see q's name unless the first tier fails or is late.
+// probeDownServers sends q in the background to servers that are down, to find out whether they work again. It selects
+// only servers that precede the first of the tiers (groups of servers, in the order of the queries) in the configured
+// order.
 func probeDownServers(q *wire.Query, tiers []queryTier) {
 	for _, later := range tiers[1:] {
-		if later.position < tiers[0].position {
+		if later.position < tiers[0].position { // other servers must not see q's name while the first tier works
 			later.group.RetryDownServers(time.Now(), q)
 		}
 	}
 }
 
-// countTimeShares returns the number of equal parts into which the remaining time for a question is divided. tiers are
-// the groups of servers that are queried one after the other, and each gets one part. If the first tier is not a
-// fallback tier, however, all fallback tiers together get one part.
+// countTimeShares returns the number of equal parts into which the time for a question is divided. Each tier (group of
+// servers) gets one part. If the first tier is not a fallback tier, however, all fallback tiers together get one part.
 func countTimeShares(tiers []queryTier) (n int) {
 	for i, t := range tiers {
 		if i == 0 || !t.isFallback || tiers[i-1].isFallback == tiers[0].isFallback {
@@ -453,10 +410,8 @@ const maxTierPatience = 5 * time.Second
 const recheckInterval = 200 * time.Millisecond
 
 // queryTiersOnce queries groups of servers (tiers) one after the other, and returns the best result, even if it is a
-// failure.
-//
-// A message with another opcode than QUERY, such as an update, may not be safe to repeat. It is sent to the next tier
-// only if the error of the current tier proves that no server has received it.
+// failure. A message with another opcode than QUERY, such as an update, is sent to the next tier only if no server has
+// received it.
 func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []queryTier) (r *result) {
 	if q.IsStandard() {
 		return s.queryTiersInOrder(ctx, q, tiers, func() *result { return nil })
@@ -473,16 +428,10 @@ func (s *clientServers) queryTiersOnce(ctx context.Context, q question, tiers []
 	return r
 }
 
-// queryTiersInOrder queries groups of servers (tiers) one after the other, and returns the best result. The next tier
-// starts when the current tier has failed, is down, or has used its share of the time. The current tier may still
-// answer then, and its answer has precedence.
-//
-// An answer of a later tier is therefore held back for at most 5 s (maxTierPatience) after the start of the current
-// tier. This requires that the current tier has responded since its start, and that it has answered most of its recent
-// questions of q's type.
-//
-// before returns the best response so far of earlier tiers, which may still be running, or nil.
-func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, before bestResponseFunc) *result {
+// queryTiersInOrder queries groups of servers (tiers) and returns the best result. The next tier starts when the
+// current one has failed, is down, or is late. The late tier's answer has precedence for up to 5 s. bestEarlier returns
+// the best earlier response or nil.
+func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers []queryTier, bestEarlier bestResponseFunc) *result {
 	t := tiers[0]
 	if t.isFallback {
 		s.count.fallbacks.Add(1)
@@ -490,10 +439,10 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	probeDownServers(q.Query, tiers)
 	if len(tiers) == 1 {
 		r := s.queryGroup(ctx, new(groupQuery), q, t.group)
-		return betterResult(q.Query, before(), r)
+		return betterResult(q.Query, bestEarlier(), r)
 	}
 	x := new(groupQuery)
-	soFar := func() *result { return x.bestResponse(q.Query, before()) }
+	soFar := func() *result { return x.bestResponse(q.Query, bestEarlier()) }
 	mine, overtake := context.WithCancelCause(ctx)
 	defer overtake(nil)
 	others, stop := context.WithCancel(ctx)
@@ -501,7 +450,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	var rest *result
 	var came time.Time // when rest arrived
 	done := make(chan struct{})
-	inTime := s.startNextTierWhenLate(mine, x, q.Query, tiers, func() bool {
+	stopTimer := s.startNextTierWhenLate(mine, x, q.Query, tiers, func() bool {
 		defer close(done)
 		if isFollowedOnlyByFallback(tiers) && soFar().isDeliberateFailure() {
 			return true // the failure is final, and later tiers are not asked
@@ -513,10 +462,10 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 	r := s.queryGroup(mine, x, q, t.group)
 	final, isClosed := !r.isFailure(q.Query), errors.Is(r.err, transport.ErrClosed)
 	if !final {
-		r = betterResult(q.Query, before(), r)
+		r = betterResult(q.Query, bestEarlier(), r)
 		final = isFollowedOnlyByFallback(tiers) && r.isDeliberateFailure()
 	}
-	begun := !inTime()
+	begun := !stopTimer()
 	if final {
 		stop()
 	}
@@ -547,17 +496,15 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 // calls it to obtain the responses of earlier groups. It may be called at any time, from any goroutine.
 type bestResponseFunc func() *result
 
-// bestResponse returns the better of two failures for q: the failure response of the exchange x, and before. before is
-// the result of servers that were queried earlier, or nil.
-//
-// The response of x is better if before is nil or an error. It is also better if it alone is a deliberate failure, such
-// as a filter's REFUSED. If x has no failure response, the result is before. bestResponse may be called while x runs.
-func (x *groupQuery) bestResponse(q *wire.Query, before *result) *result {
+// bestResponse returns the better of two failures for q: the failure response of the exchange x, and earlier, the
+// result of servers that were queried before, or nil. If x has no failure response, it returns earlier. It may be
+// called while x runs.
+func (x *groupQuery) bestResponse(q *wire.Query, earlier *result) *result {
 	failure, from := x.FirstFailure()
 	if failure == nil {
-		return before
+		return earlier
 	}
-	return betterResult(q, before, &result{answer: failure, from: from})
+	return betterResult(q, earlier, &result{answer: failure, from: from})
 }
 
 // isFollowedOnlyByFallback reports whether the first of the tiers (groups of servers) is not a fallback server, but the
@@ -572,25 +519,10 @@ func isFromFallbackOnly(r *result, tiers []queryTier) bool {
 	return !slices.ContainsFunc(tiers, func(t queryTier) bool { return !t.isFallback && slices.Contains(t.group, r.from) })
 }
 
-// startNextTierWhenLate calls next, in another goroutine, when the first of the tiers (groups of servers) is late. x is
-// the exchange of q with that tier, and ctx is the context of x. The tier is late as soon as one of these conditions
-// holds:
-//
-//   - it has used its share of the time, which is at most 5 s (maxTierPatience);
-//   - all its servers have gone down since the start, or all are down while a later tier is not;
-//   - all its servers have failed, and the second tier is not a fallback.
-//
-// next must query the later tiers. It must return true if a later tier has answered, or if a failure of the first tier
-// is final. After that, startNextTierWhenLate calls overtake, which must end x.
-//
-// It delays the call of overtake while the first tier may still answer, at most until 5 s or 95 % of the time have
-// passed since the start.
-//
-// If no server of the first tier has responded in the first half of its share, each of its servers is probed.
-//
-// The caller must call inTime when x has ended. inTime prevents a later call of next, and returns true if next was not
-// called.
-func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, next func() bool, overtake func()) (inTime func() bool) {
+// startNextTierWhenLate calls queryLaterTiers when the first tier (group of servers) is late, down or failing. After
+// the result true it calls endFirstTier, which must end its exchange x. When x has ended, the caller must call stop,
+// which returns true if queryLaterTiers was not called.
+func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery, q *wire.Query, tiers []queryTier, queryLaterTiers func() bool, endFirstTier func()) (stop func() bool) {
 	start, end := time.Now(), time.Now().Add(s.timeout)
 	if at, ok := ctx.Deadline(); ok {
 		end = at
@@ -611,7 +543,7 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 		}
 		return min(recheckInterval, time.Until(start)+part)
 	}, func() {
-		if !next() {
+		if !queryLaterTiers() {
 			return
 		}
 		hold := min(end.Sub(start)-end.Sub(start)/finalTimeFraction, maxTierPatience)
@@ -621,7 +553,7 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 				return
 			}
 		}
-		overtake()
+		endFirstTier()
 	})
 	return func() bool {
 		probe.Stop()
@@ -629,34 +561,29 @@ func (s *clientServers) startNextTierWhenLate(ctx context.Context, x *groupQuery
 	}
 }
 
-// betterResult returns the better one of two results for q. first is nil or a failure. From best to worst, the results
-// are: an answer, a deliberate failure response (such as a filter's REFUSED), any other failure response, and an error.
-// Of two failures of the same rank, first is returned.
-//
-// Instead of first, betterResult returns a copy, because other goroutines may read first. The copy also has the
-// properties of second by which retryUntilAvailable decides whether to repeat the query.
+// betterResult returns the better of two results for q, or a copy of first if they are equal. first must be nil or a
+// failure. From best to worst: an answer, a deliberate failure response (such as a filter's), another failure response,
+// an error.
 func betterResult(q *wire.Query, first, second *result) *result {
 	if first == nil || !second.isFailure(q) || first.err != nil && second.err == nil || second.isDeliberateFailure() && !first.isDeliberateFailure() {
 		return second
 	}
-	both := *first // a copy, because other goroutines may read first
-	both.hasRefused = both.hasRefused || second.hasRefused
-	if second.isUnavailable && !both.isUnavailable {
-		both.isUnavailable, both.pause = true, second.pause
+	// A copy, because other goroutines may read first. It also has the properties of second by which a query is repeated.
+	merged := *first
+	merged.hasRefused = merged.hasRefused || second.hasRefused
+	if second.isUnavailable && !merged.isUnavailable {
+		merged.isUnavailable, merged.pause = true, second.pause
 	}
-	both.endedByQuery = both.endedByQuery || second.endedByQuery
-	if second.refusingSince.After(both.refusingSince) {
-		both.refusingSince = second.refusingSince
+	merged.endedByQuery = merged.endedByQuery || second.endedByQuery
+	if second.refusingSince.After(merged.refusingSince) {
+		merged.refusingSince = second.refusingSince
 	}
-	return &both
+	return &merged
 }
 
 // isDeliberateFailure reports whether a failure response seems to be a decision of a working server, for example of a
-// filter. Fallback servers must not replace this response. r must be a failure or nil.
-//
-// The result is true for SERVFAIL. For another code, it is true only if the server has answered a question before. The
-// result is false if r is nil or an error, if the server is down, or if an extended error attributes the failure to
-// DNSSEC.
+// filter, so that fallback servers must not replace it. r must be a failure or nil. The result is false for nil and for
+// errors.
 func (r *result) isDeliberateFailure() bool {
 	return r != nil && r.err == nil && r.from.IsDeliberateFailure(r.answer)
 }
@@ -682,10 +609,9 @@ type groupQuery struct {
 	result
 }
 
-// queryGroup sends q to a group of equivalent servers, with hedging, and returns the result. The result is the servers'
-// response, even if that is a failure, or an error if no server has responded.
-//
-// x holds the state of the exchange and the result. It must not have been used before.
+// queryGroup sends q to a group of equivalent servers, with hedging, and returns the servers' response, even if it is a
+// failure such as SERVFAIL. Without a response, the result has an error. x must be new; it holds the state and the
+// result.
 func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q question, g group.Servers) *result {
 	out, r := x.Run(ctx, s.pool, q.Query, g), &x.result
 	r.answer, r.from, r.isHedged, r.attempts = out.Answer, out.Server, out.IsHedged, out.Attempts
@@ -703,11 +629,9 @@ func (s *clientServers) queryGroup(ctx context.Context, x *groupQuery, q questio
 	return r
 }
 
-// filterAnswer removes private addresses from a, the answer to q, if the Client has a RebindFilter. It returns an error
-// if the answer cannot be unpacked or packed again.
-//
-// It does nothing if the opcode of q is not QUERY, or if q's name has an Exchanger in Client.Routes or separate servers
-// of the operating system.
+// filterAnswer removes private addresses from a, the answer to q, if the Client has a RebindFilter. It does nothing if
+// the opcode is not QUERY, or if the name has separate servers. It returns an error if a cannot be unpacked or packed
+// again.
 func (s *clientServers) filterAnswer(q question, a *wire.Answer) error {
 	if s.conf.RebindFilter == nil || !q.IsStandard() || q.isRouted {
 		return nil

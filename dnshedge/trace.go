@@ -13,9 +13,9 @@ import (
 	"github.com/gohedge/hedge/observe"
 )
 
-// Trace is a set of functions that a Client calls at the start and end of attempts, and at the end of questions and
-// lookups. Each may be nil. They are called from several goroutines at once and must not block. A panic in a function
-// is recovered and counted in Stats.ObserverPanics.
+// Trace is a set of functions that a Client calls when attempts start and end, and when questions and lookups end. Each
+// may be nil. They must be safe for concurrent use, and must not block. Panics are recovered and counted in
+// Stats.ObserverPanics.
 type Trace struct {
 	// Attempt is called before a query is sent. The context is the caller's, or the Client's own if callers share the
 	// exchange.
@@ -90,8 +90,7 @@ func (t *tracer) AttemptStarted(ctx context.Context, q *wire.Query, to *group.Se
 }
 
 // AttemptEnded calls Trace.Done when an attempt to answer the question q has ended. n is the number of the attempt, 0
-// for the primary. to is its server, and hedge is true if it was a hedge. took is its duration, and err is its error or
-// nil. It implements group.AttemptTracer.
+// for the primary. to is its server, and took is its duration. It implements group.AttemptTracer.
 func (t *tracer) AttemptEnded(ctx context.Context, q *wire.Query, to *group.Server, n int, hedge bool, took time.Duration, err error) {
 	if t.Done != nil {
 		t.callGuarded(func() { t.Done(ctx, newAttemptInfo(q, to, n, hedge), took, toStatusError(to, err)) })
@@ -116,12 +115,11 @@ func (t *tracer) reportAnswer(ctx context.Context, q *wire.Query, r *result) *re
 	return r
 }
 
-// reportLocalAnswer calls Trace.Answer for a question q that was answered without a query. from is the source of the
-// answer: the cache, or local data such as the hosts file. If the cache holds an error for q instead of an answer, err
-// is that error. t may be nil.
-func (t *tracer) reportLocalAnswer(ctx context.Context, q *wire.Query, from Source, err error) {
+// reportLocalAnswer calls Trace.Answer for a question q that was answered without a query. source is the cache, or
+// local data such as the hosts file. err is the cached error if there is no answer. t may be nil.
+func (t *tracer) reportLocalAnswer(ctx context.Context, q *wire.Query, source Source, err error) {
 	if t != nil && t.Answer != nil {
-		t.callGuarded(func() { t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: from, Err: err}) })
+		t.callGuarded(func() { t.Answer(ctx, AnswerInfo{Name: q.PresentationName(), Type: q.Type, Source: source, Err: err}) })
 	}
 }
 

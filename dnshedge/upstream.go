@@ -95,13 +95,13 @@ func hasScheme(transport.Scheme) bool { return true }
 //	udp://192.0.2.1  tcp://192.0.2.1:53
 //	tls://192.0.2.1:853#dns.example      the certificate's name after the #
 //	https://dns.example/dns-query
+//	tls://192.0.2.1#dns.example;pin=...  also sets Pins; pin= may be repeated
+//	https://dns.example#;post            sets Post
+//	udp://127.0.0.1#;trust-ad            sets TrustAD
 //
-// With a scheme, the host may be a name. Registered Protocols have further schemes. The default port is that of the
-// scheme: 53 for udp and tcp, 853 for tls, 443 for https.
-//
-// Options may follow the certificate's name, which may be empty: "#dns.example;pin=...;pin=..." sets Pins, "#;post"
-// sets Post, and "#;trust-ad" sets TrustAD. The name and pins are only for protocols with TLS, and post is only for
-// https and Protocols with a Path.
+// With a scheme, which may be that of a registered Protocol, the host may be a name. Options are separated by
+// semicolons. The default port is 53 for udp and tcp, 853 for tls, and 443 for https. Names and pins need TLS, and post
+// needs a scheme with a Path, such as https.
 func ParseUpstream(s string) (Upstream, error) {
 	u, err := parseUpstream(s)
 	if err != nil && strings.Contains(s, "@") { // and err may have a part of a password
@@ -153,12 +153,9 @@ func parseAddress(s string) (Upstream, error) {
 	return Upstream{Net: defaultNet, Addr: ap.String()}, nil
 }
 
-// parseFragment parses the part of an upstream's address after the #, such as "dns.example;post". It stores the
-// certificate's name and the options in u. hasFragment is false if the address has no #. If it has one, a name or an
-// option must follow.
-//
-// scheme is the scheme of the address. parseFragment returns an error for an option or a name that this scheme does not
-// have. A name and pins need TLS, and post needs a scheme with URLs.
+// parseFragment parses the part of an address after #, such as "dns.example;post", and stores the certificate's name
+// and options in u. hasFragment is true if there is a #; then the part must not be empty. Names and options that the
+// scheme lacks are errors.
 func (u *Upstream) parseFragment(fragment string, hasFragment bool, scheme transport.Scheme) error {
 	name, options, more := strings.Cut(fragment, ";")
 	u.ServerName = name
@@ -190,10 +187,9 @@ func (u *Upstream) parseFragment(fragment string, hasFragment bool, scheme trans
 	return nil
 }
 
-// parsePath parses rest, the part of an address after the scheme and before the #. It stores the path in u, or the
-// default path of the scheme, and returns the host and port. It returns an error if rest has user information, a query
-// or an IPv6 zone, or is not valid in a URL.
-func (u *Upstream) parsePath(rest string, scheme transport.Scheme) (host string, err error) {
+// parsePath parses rest, the part of an address between scheme and #. It stores the URL path, or the scheme's default
+// path, in u, and returns the host and port. User information, a query, an IPv6 zone and an invalid URL are errors.
+func (u *Upstream) parsePath(rest string, scheme transport.Scheme) (hostPort string, err error) {
 	p, err := url.Parse(u.Net + "://" + rest)
 	failed := (*url.Error)(nil)
 	switch {
@@ -212,8 +208,8 @@ func (u *Upstream) parsePath(rest string, scheme transport.Scheme) (host string,
 	return p.Host, nil
 }
 
-// splitHostPort splits s into a host and a port. The port is empty if s has none. It returns an error if the host is
-// neither an IP address nor a valid host name, or if the port is not a number from 1 to 65535.
+// splitHostPort splits s into a host and a port, which may be missing. It returns an error if the host is neither an IP
+// address nor a valid host name, or if the port is not a number from 1 to 65535.
 func splitHostPort(s string) (host, port string, err error) {
 	host = s
 	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
