@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
-// An EmbeddedContext is a cancellable context.Context that can be a field of another struct, which saves a dozen
-// allocations for each query. It ends when End is called, when its parent ends, or at its deadline. Begin must be
-// called before use, and End or Cancel afterwards. It must not be copied.
+// An EmbeddedContext is a cancellable context.Context that can be a field of another struct. It ends with its parent,
+// at its deadline, or when End or Cancel is called. Begin must be called before use, and End or Cancel afterwards. It
+// must not be copied.
 type EmbeddedContext struct {
+	// As a field of another struct, it saves a dozen allocations for each query.
+
 	parent       context.Context // the context from which the context is derived
 	end          time.Time       // the context's own deadline; zero: only the parent may have a deadline
 	timer        *time.Timer     // ends the context at its own deadline; nil: it has none
@@ -26,9 +28,8 @@ type EmbeddedContext struct {
 
 var _ context.Context = (*EmbeddedContext)(nil)
 
-// An endListener is notified when an EmbeddedContext ends, by a call of endContext. err and cause are the values that
-// Err and contextCause return for that context. The context's lock is held during the call, so endContext must not
-// block or call a method of the context.
+// An endListener is notified when an EmbeddedContext ends. endContext gets the values that Err and contextCause return
+// for that context. It is called with the context's lock held, so it must not block or call methods of the context.
 type endListener interface{ endContext(err, cause error) }
 
 // Begin starts the context, which ends with its parent, or after the timeout if that is earlier. A timeout of 0 or less
@@ -144,15 +145,14 @@ func (s *EmbeddedContext) Err() error {
 // Value implements context.Context. It returns the parent's value.
 func (s *EmbeddedContext) Value(key any) any { return s.parent.Value(key) }
 
-// AfterFunc registers f, which is called in a goroutine of its own when the context ends, or at once if it has already
-// ended. stop cancels the registration. It returns false if f was called already or stop was called before.
-//
-// The functions context.AfterFunc and context.WithCancel use this method if a context has it. Otherwise they would
-// start a goroutine for each derived context.
+// AfterFunc calls f in a new goroutine when the context ends, or at once if it has already ended. stop prevents the
+// call. It returns false if f was called already or stop was called before. context.AfterFunc and context.WithCancel
+// use this method.
 func (s *EmbeddedContext) AfterFunc(f func()) (stop func() bool) {
-	w := &afterFuncListener{f}
-	s.addListener(w)
-	return func() bool { return s.removeListener(w) }
+	// Without this method, context.WithCancel would start a goroutine for each derived context.
+	listener := &afterFuncListener{f}
+	s.addListener(listener)
+	return func() bool { return s.removeListener(listener) }
 }
 
 // An afterFuncListener is an endListener that calls f in a new goroutine when the context ends.

@@ -12,17 +12,13 @@ const (
 	probePool     = 2                // index of the connection pool for probes that might end a connection of other queries
 )
 
-// A probePolicy decides whether a transport may send probes over the connections of other queries. A probe is a query
-// for the NS records of the root, which shows whether a silent connection still works.
-//
-// Some servers close a connection when they reject a question. If they reject the question of a probe, the other
-// queries on the connection are lost. So probes are disabled for ten minutes (probesOffTime) after a connection has
-// ended with a probe in flight.
-//
-// While probes are disabled, a silent connection is retired without a probe. Queries for the NS records of the root use
-// a connection pool of their own. The zero value permits probes. It is safe for concurrent use.
+// A probePolicy decides whether a transport may send probes over connections that carry other queries. A probe is a
+// query for the NS records of the root, which shows whether a silent connection works. The zero value permits probes.
+// It is safe for concurrent use.
 type probePolicy struct {
-	probesOffUntil atomic.Int64 // time until which probes are disabled, in Unix nanoseconds
+	// Some servers close a connection when they reject a question, and the other queries on it are lost. After an end
+	// with a probe in flight, silent connections are retired without a probe until this time, in Unix nanoseconds.
+	probesOffUntil atomic.Int64
 }
 
 // disableProbes forbids probes over the connections of other queries for the next ten minutes. A probe is a query that
@@ -38,15 +34,11 @@ func (p *probePolicy) areProbesDisabled() bool {
 	return time.Now().UnixNano() < p.probesOffUntil.Load()
 }
 
-// poolIndex returns the index of the connection pool for q. The index is 0 for the first query of a question, and 1 for
-// later ones, such as hedges and retransmissions. n is the number of earlier queries with the same question to this
-// server.
-//
-// The index is 2 (probePool) if q asks the question of a probe, for the NS records of the root, while probes are
-// disabled. The server may end a connection because of this question.
+// poolIndex returns the index of the connection pool for q: probePool for the question of a probe while probes are
+// disabled, otherwise 0 if n is 0, else 1. n is the number of earlier queries with the same question to this server.
 func (p *probePolicy) poolIndex(q *wire.Query, n int) int {
 	if isProbeQuestion(q) && p.areProbesDisabled() {
-		return probePool
+		return probePool // the server may end a connection because of this question
 	}
 	return min(n, 1)
 }

@@ -37,29 +37,25 @@ type MessageConn interface {
 	Close() error
 }
 
-// RegisterProtocol makes the scheme s, whose protocol another module provides, available to FindScheme and Schemes. It
-// must only be called by init functions, and panics if a scheme with this name is registered. dial opens a connection
-// to the server that the Config describes. Its context ends after five seconds (dialTimeout).
-//
-// The protocol must retransmit lost packets itself, because RegisterProtocol sets s.RecoversLoss. With this setting, a
-// query without a response is not sent to the same server again, except as a hedge, or if the server has several
-// addresses.
+// RegisterProtocol makes the scheme s available to FindScheme and Schemes. Only init functions may call it. It panics
+// if the name is already registered. dial opens a connection to the server; its context ends after five seconds. The
+// protocol must retransmit lost packets itself.
 func RegisterProtocol(s Scheme, dial func(context.Context, *Config) (MessageConn, error)) {
 	if _, ok := schemes[s.Name]; ok {
 		panic("dnshedge: scheme " + s.Name + " is registered twice")
 	}
-	s.RecoversLoss = true
+	s.RecoversLoss = true // a late query is not sent to the same address again, except as a hedge
 	registerScheme(s, func(c Config) sender { return newProtocolTransport(c, dial) })
 }
 
-// A protocolTransport sends queries over a protocol of another module. A connection carries several queries at the same
-// time. There are two pools of connections: for the first query of each question, and for later queries of the
-// question, such as hedges. So a hedge does not wait for the stalled connection of the first query.
+// A protocolTransport sends queries over a protocol of another module, such as DNS over QUIC. A connection carries
+// several queries at the same time. The first query of each question and later queries of the question, such as hedges,
+// use different connections.
 type protocolTransport struct {
 	Config
 	// dial opens a connection; see RegisterProtocol.
 	dial           func(context.Context, *Config) (MessageConn, error)
-	pools          [2]messageConnPool // for the first query of each question, and for later ones
+	pools          [2]messageConnPool // for first queries and for hedges, which must not wait for a stalled connection
 	exclusiveSlots chan struct{}      // semaphore that limits queries with a connection of their own
 
 	ctx    context.Context    // ends when Close is called
@@ -71,9 +67,8 @@ type protocolTransport struct {
 
 var _ sender = (*protocolTransport)(nil)
 
-// A messageConnPool holds open connections of a protocolTransport. One pool is for the first query of each question,
-// another one for later queries of the question. A query that needs a connection of its own gets a pool of its own. A
-// messageConnPool is safe for concurrent use.
+// A messageConnPool holds the open connections of a protocolTransport for one kind of queries: the first query of each
+// question, later queries of a question, or a single query with a connection of its own. It is safe for concurrent use.
 type messageConnPool struct {
 	mu         sync.Mutex            // guards the fields below, and the counters of the connections
 	conns      []*pooledMessageConn  // open connections
@@ -158,31 +153,26 @@ func (p *protocolTransport) spawnGoroutine(f func()) bool {
 	return true
 }
 
-// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
-// records the connection of q. It returns the response, and the time that q waited for handshakes.
-//
-// If the connection ends before the response, Exchange sends q again over the same pool, if the connection had carried
-// responses. After the first connection, it also does so if that connection was open before q came.
-//
-// In all other cases, Exchange sends q over a connection of its own if other queries were in flight on the connection,
-// and returns the error if not. It also returns the error after eight repetitions (maxRetries).
-func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// Exchange implements Transport. It returns the response to q, and the time that q waited for handshakes. n is the
+// number of earlier queries with the same question to this server. If the connection ends first, q may be sent again,
+// up to maxRetries times.
+func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, path *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
-		return p.exchangeExclusively(ctx, q, w)
+		return p.exchangeExclusively(ctx, q, path)
 	}
 	var setup time.Duration
 	for retries := 0; ; retries++ {
-		a, use, err := p.sendQuery(ctx, q, &p.pools[min(n, 1)], w)
+		a, use, err := p.sendQuery(ctx, q, &p.pools[min(n, 1)], path)
 		setup += use.setup
 		var broken *connectionError
 		if !errors.As(err, &broken) || ctx.Err() != nil || retries == maxRetries {
 			return a, setup, err
 		}
 		switch {
-		case broken.answers > 0 || use.reused && retries == 0:
-		case broken.hadOthers:
+		case broken.answers > 0 || use.reused && retries == 0: // q is probably not the reason: use the same pool
+		case broken.hadOthers: // each of the queries may be the reason
 			p.Owner.RecordRetry()
-			a, more, err := p.exchangeExclusively(ctx, q, w)
+			a, more, err := p.exchangeExclusively(ctx, q, path)
 			return a, setup + more, err
 		default:
 			return a, setup, err
@@ -191,13 +181,11 @@ func (p *protocolTransport) Exchange(ctx context.Context, q *wire.Query, n int, 
 	}
 }
 
-// exchangeExclusively sends q over a new connection that no other query uses, and records it in w. It returns the
-// response, and the time that q waited for the handshake.
-//
-// The server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of
-// these queries run at the same time. A further query waits until one of them ends, and fails with the cause of ctx if
-// ctx ends first.
-func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// exchangeExclusively sends q over a new connection that no other query uses, and records it in path. It returns the
+// response, and the time that q waited for handshakes. If maxExclusive of these queries run, it first waits until one
+// of them or ctx ends.
+func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Query, path *QueryPath) (*wire.Answer, time.Duration, error) {
+	// The server may close a connection because of q, and other queries must not be lost then.
 	select {
 	case p.exclusiveSlots <- struct{}{}:
 		defer func() { <-p.exclusiveSlots }()
@@ -205,7 +193,7 @@ func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Que
 		return nil, 0, contextCause(ctx)
 	}
 	l := new(messageConnPool)
-	a, use, err := p.sendQuery(ctx, q, l, w)
+	a, use, err := p.sendQuery(ctx, q, l, path)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
@@ -215,22 +203,17 @@ func (p *protocolTransport) exchangeExclusively(ctx context.Context, q *wire.Que
 	return a, use.setup, err
 }
 
-// SendOnce implements sender. It sends q, a message that the server must not get twice, over a connection of the pool
-// for first queries, and records that connection in w. It returns the response a, and in setup the time that q waited
-// for handshakes.
-//
-// written matters only if err is not nil. It is true if q may have been written, because q got a connection.
-func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
-	a, use, err := p.sendQuery(ctx, q, &p.pools[0], w)
+// SendOnce implements sender. It sends q, which the server must not get twice, and records the connection in path.
+// setup is the time that q waited for handshakes. written matters only with an error: it is true if q may have been
+// written.
+func (p *protocolTransport) SendOnce(ctx context.Context, q *wire.Query, path *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
+	a, use, err := p.sendQuery(ctx, q, &p.pools[0], path)
 	return a, use.setup, use.connected, err
 }
 
-// sendQuery sends q over a connection of the pool l, and records that connection in w. It returns the response a. use
-// describes how q got the connection, and is valid even if err is not nil.
-//
-// q is sent at most once. If a connection did not send q, because the server permits no more queries at a time
-// (localerror.ErrBusy), sendQuery acquires a connection again.
-func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
+// sendQuery sends q, at most once, over a connection of the pool l, and records that connection in path. It returns the
+// response a. use describes how q got the connection, and is valid even if err is not nil.
+func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *messageConnPool, path *QueryPath) (a *wire.Answer, use connectionUse, err error) {
 	for tries := 0; ; tries++ {
 		earlier := use.setup
 		var c *queryInFlight
@@ -242,54 +225,51 @@ func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *mes
 		if tries == 0 {
 			p.Owner.RecordQuery()
 		}
-		w.lastAnswer.Store(&c.lastAnswer)
+		path.lastAnswer.Store(&c.lastAnswer)
 		a, err = p.waitForAnswer(ctx, c, q)
 		if !errors.Is(err, localerror.ErrBusy) || ctx.Err() != nil {
 			return a, use, err
-		}
+		} // q was not sent, because the server permits no more queries at a time
 	}
 }
 
-// acquireConn assigns one query to a connection of the pool l, and returns it as a query in flight. The caller must
-// pass c to fetchAnswer or call c.releaseQuery. use describes how the query got the connection. The error is the cause
-// of ctx, ErrClosed, or the reason why no connection could be opened.
-//
-// It opens a connection if there is none, or if each has as many queries in flight as the server probably permits (see
-// selectConn). While acquireConn waits for the new connection, it also accepts another connection that gets room.
+// acquireConn assigns a query to a connection of the pool l, which it opens if necessary. The caller must pass c to
+// fetchAnswer or call c.releaseQuery. use describes how the query got the connection. If ctx ends first, the error is
+// the cause of ctx.
 func (p *protocolTransport) acquireConn(ctx context.Context, l *messageConnPool) (c *queryInFlight, use connectionUse, err error) {
 	start := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var o *pendingMessageConn // the opening that the query waits for; nil: none
+	var attempt *pendingMessageConn // the opening that the query waits for; nil: none
 	for {
-		if conn := l.selectConn(o); conn != nil {
+		if conn := l.selectConn(attempt); conn != nil {
 			c = conn.addQuery()
 			l.wakeWaitingQuery()
-			use = connectionUse{connected: true, reused: o == nil || conn != o.conn}
-			if o != nil {
+			use = connectionUse{connected: true, reused: attempt == nil || conn != attempt.conn}
+			if attempt != nil {
 				use.setup = time.Since(start)
 			}
 			return c, use, nil
 		}
-		if o != nil && o.err != nil && len(l.conns) == 0 {
-			return nil, use, o.err
+		if attempt != nil && attempt.err != nil && len(l.conns) == 0 {
+			return nil, use, attempt.err
 		}
-		if o, err = p.joinOpening(l); err != nil {
+		if attempt, err = p.joinOpening(l); err != nil {
 			return nil, use, err
 		}
-		if !l.wait(ctx, o) {
+		if !l.waitForConn(ctx, attempt) { // also ends when another connection gets room
 			return nil, use, contextCause(ctx)
 		}
 	}
 }
 
-// wait waits until the attempt o to open a connection has ended, or until a connection may have room for another query,
-// and returns true. It returns false if ctx ends first. If o is nil, wait only waits for room. The caller must hold
-// l.mu, which wait unlocks while it waits.
-func (l *messageConnPool) wait(ctx context.Context, o *pendingMessageConn) bool {
+// waitForConn waits until attempt has ended, or until an open connection may have room for another query. attempt opens
+// a connection; nil means that none is being opened. It returns false if ctx ends first. The caller must hold l.mu,
+// which is unlocked meanwhile.
+func (l *messageConnPool) waitForConn(ctx context.Context, attempt *pendingMessageConn) bool {
 	var opened chan struct{}
-	if o != nil {
-		opened = o.done
+	if attempt != nil {
+		opened = attempt.done
 	}
 	if l.room == nil {
 		l.room = make(chan struct{}, 1)
@@ -309,27 +289,22 @@ func (l *messageConnPool) wait(ctx context.Context, o *pendingMessageConn) bool 
 	return true
 }
 
-// selectConn returns the connection that has room for the most further queries. It returns nil if the query must wait
-// until another connection is open or has room. The caller must hold l.mu.
-//
-// If no connection has room, and the pool is full and opens none, a connection with the limit queriesPerConn gets more
-// queries than its limit.
-//
-// o is the attempt to open a connection for which the query has waited, or nil. If no connection has room, and the
-// connection that o opened has already ended, selectConn returns this ended connection. The query then fails, instead
-// of waiting again.
-func (l *messageConnPool) selectConn(o *pendingMessageConn) *pooledMessageConn {
+// selectConn returns the least loaded connection, or nil if the query must wait for another one. attempt is the opening
+// for which the query has waited, or nil. Its connection may be returned although it has ended. The caller must hold
+// l.mu.
+func (l *messageConnPool) selectConn(attempt *pendingMessageConn) *pooledMessageConn {
 	l.removeEnded()
 	if len(l.conns) > 0 {
 		c := slices.MinFunc(l.conns, func(a, b *pooledMessageConn) int {
 			return cmp.Compare(len(a.inFlight)-a.limit, len(b.inFlight)-b.limit)
 		})
+		// If the pool cannot grow, the queries may exceed queriesPerConn, which the server has not set.
 		if len(c.inFlight) < c.limit || c.limit == queriesPerConn && len(l.openings) == 0 && l.isFull() {
 			return c
 		}
 	}
-	if o != nil && o.conn != nil && o.conn.hasEnded() {
-		return o.conn
+	if attempt != nil && attempt.conn != nil && attempt.conn.hasEnded() {
+		return attempt.conn // the query fails, instead of waiting again
 	}
 	return nil
 }
@@ -344,30 +319,27 @@ func (l *messageConnPool) connLimit() int {
 	return limit
 }
 
-// isFull reports whether the pool must not open another connection now. That is the case if its connections number
-// maxSockets or more, or can together carry 800 queries (maxProtocolLoad). Connections that are being opened count. It
-// is also the case until nextGrowth, after an additional connection could not be opened.
-//
-// A pool without connections is never full. The caller must hold l.mu.
+// isFull reports whether the pool must not open another connection now. The reason is that it has enough connections,
+// including those being opened, or that it recently failed to open one. A pool without connections is never full. The
+// caller must hold l.mu.
 func (l *messageConnPool) isFull() bool {
 	n := len(l.conns) + len(l.openings)
 	return n > 0 && (n >= maxSockets || n*l.connLimit() >= maxProtocolLoad || time.Now().Before(l.nextGrowth))
 }
 
-// joinOpening returns the newest attempt to open a connection of the pool l, so that a query can wait for it. If the
-// pool is not full, joinOpening may start an attempt: if none is running, or if the running ones are fewer than the
-// open connections and too few for the waiting queries.
-//
-// It returns nil if no attempt is running and the pool is full, and ErrClosed if the transport is closed. The caller
-// must hold l.mu.
+// joinOpening returns the newest attempt to open a connection of the pool l, and starts an attempt if the pool needs
+// one. It returns nil if none is running and none may start, and ErrClosed if the transport is closed. The caller must
+// hold l.mu.
 func (p *protocolTransport) joinOpening(l *messageConnPool) (*pendingMessageConn, error) {
 	n := len(l.openings)
+	// Several attempts run at the same time only if they are fewer than the open connections, and too few for the
+	// waiting queries.
 	if isShort := n == 0 || n < len(l.conns) && l.waiting >= n*l.connLimit(); isShort && !l.isFull() {
-		o := &pendingMessageConn{done: make(chan struct{})}
-		if !p.spawnGoroutine(func() { p.openConn(l, o) }) {
+		attempt := &pendingMessageConn{done: make(chan struct{})}
+		if !p.spawnGoroutine(func() { p.openConn(l, attempt) }) {
 			return nil, ErrClosed
 		}
-		l.openings = append(l.openings, o)
+		l.openings = append(l.openings, attempt)
 	}
 	if n = len(l.openings); n == 0 {
 		return nil, nil
@@ -388,42 +360,40 @@ func (l *messageConnPool) wakeWaitingQuery() {
 }
 
 // openConn opens a connection of the pool l. It passes the connection or the error to finishOpening, which stores it in
-// o. It continues even if no query waits for o any more, because the next query needs the connection as well.
-func (p *protocolTransport) openConn(l *messageConnPool, o *pendingMessageConn) {
+// attempt. It continues even if no query waits any more, because the next query needs the connection as well.
+func (p *protocolTransport) openConn(l *messageConnPool, attempt *pendingMessageConn) {
 	var conn MessageConn
 	err, start := errGoexit, time.Now()
-	defer func() { p.finishOpening(l, o, conn, err, time.Since(start)) }()
+	defer func() { p.finishOpening(l, attempt, conn, err, time.Since(start)) }()
 	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
 	defer cancel()
 	conn, err = p.dial(ctx, &p.Config)
 }
 
-// finishOpening ends the opening of a connection. It stores either err or the opened connection conn in o, and adds
-// conn to the pool l. took is the time for dialing and the handshake. If the transport or the pool was closed meanwhile,
-// it closes conn and stores ErrClosed.
-//
-// If err is not nil, but the pool has another connection, the pool opens none for five seconds (growPause).
-func (p *protocolTransport) finishOpening(l *messageConnPool, o *pendingMessageConn, conn MessageConn, err error, took time.Duration) {
+// finishOpening ends the opening of a connection. It stores conn or err in attempt, and adds conn to the pool l. took
+// is the time for dialing and the handshake. If the transport or the pool is closed, it closes conn and stores
+// ErrClosed.
+func (p *protocolTransport) finishOpening(l *messageConnPool, attempt *pendingMessageConn, conn MessageConn, err error, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer close(o.done)
-	l.openings = slices.DeleteFunc(l.openings, func(other *pendingMessageConn) bool { return other == o })
+	defer close(attempt.done)
+	l.openings = slices.DeleteFunc(l.openings, func(other *pendingMessageConn) bool { return other == attempt })
 	switch {
 	case p.ctx.Err() != nil || l.closed:
-		o.err = ErrClosed
+		attempt.err = ErrClosed
 		if err == nil {
 			_ = conn.Close()
 		}
 	case err != nil:
 		p.forgetAddress()
-		o.err = err
+		attempt.err = err
 		if l.removeEnded(); len(l.conns) > 0 {
-			l.nextGrowth = time.Now().Add(growPause)
+			l.nextGrowth = time.Now().Add(growPause) // open no additional connection meanwhile
 		}
 	default:
 		p.Owner.RecordHandshake(took)
-		o.conn = &pooledMessageConn{MessageConn: conn, pool: l, limit: l.connLimit(), limitSince: time.Now()}
-		l.conns = append(l.conns, o.conn)
+		attempt.conn = &pooledMessageConn{MessageConn: conn, pool: l, limit: l.connLimit(), limitSince: time.Now()}
+		l.conns = append(l.conns, attempt.conn)
 		l.wakeWaitingQuery()
 	}
 }
@@ -487,11 +457,9 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *queryInFlight,
 	return nil, contextCause(ctx)
 }
 
-// fetchAnswer sends q over c, returns the response, and calls c.releaseQuery.
-//
-// The error is a connectionError if the server has ended the connection, or the exchange of q without the connection.
-// It is localerror.ErrBusy if q was not sent, because the server permits no more queries at a time. It is ErrClosed if
-// the transport is closed.
+// fetchAnswer sends q over c, returns the response, and calls c.releaseQuery. The error is a connectionError if the
+// server has ended the connection or only this exchange, localerror.ErrBusy if q was not sent, and ErrClosed if the
+// transport is closed.
 func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q *wire.Query) (*wire.Answer, error) {
 	start := time.Now()
 	b, err := c.Exchange(ctx, q.Append(nil, 0, wire.PackOptions{Size: p.Size, Pad: true}))
@@ -530,32 +498,27 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q
 	return a, nil
 }
 
-// addQuery adds a query to the queries in flight of the connection, and returns it. The caller must hold
-// messageConnPool.mu.
-//
-// The limit of the connection is the assumed number of queries that the server permits at a time. addQuery doubles a
-// limit below queriesPerConn that has not changed for five seconds (growPause), because the server may permit more
-// queries now.
+// addQuery adds a query to the queries in flight of the connection, and returns it. It may also raise the connection's
+// limit of queries in flight. The caller must hold messageConnPool.mu.
 func (c *pooledMessageConn) addQuery() *queryInFlight {
 	f := &queryInFlight{c, time.Now()}
 	c.inFlight = append(c.inFlight, f)
 	if c.limit < queriesPerConn && f.began.Sub(c.limitSince) >= growPause {
-		c.limit, c.limitSince = min(2*c.limit, queriesPerConn), f.began // the packet with a higher limit may be lost
+		// The server may permit more queries by now, and the packet with its higher limit may be lost.
+		c.limit, c.limitSince = min(2*c.limit, queriesPerConn), f.began
 	}
 	return f
 }
 
-// lowerLimit lowers the limit of the connection to the number of other queries in flight, but not below 1. It must be
-// called if the server has not permitted this query in addition to the others.
-//
-// Queries that began more than five milliseconds (limitTolerance) after this one do not count, because the server has
-// probably not permitted them either.
+// lowerLimit lowers the connection's limit of queries in flight to the number of other queries, but not below 1. It
+// must be called if this query was not sent because the server permits no more. Queries that began more than
+// limitTolerance later do not count.
 func (f *queryInFlight) lowerLimit() {
 	f.pool.mu.Lock()
 	defer f.pool.mu.Unlock()
 	others := -1
 	for _, other := range f.inFlight {
-		if other.began.Sub(f.began) <= limitTolerance {
+		if other.began.Sub(f.began) <= limitTolerance { // the server has probably refused later queries as well
 			others++
 		}
 	}

@@ -15,22 +15,16 @@ import (
 )
 
 const (
+	// A forged response must have the port and the ID of a query (RFC 5452 §9.2). An attacker that knows all poolSockets
+	// ports must still guess 5 bits for the port and 16 bits for the ID.
 	poolSockets    = 32              // number of shared sockets that accept queries at the same time
 	poolSocketTime = 2 * time.Second // time after which shared sockets are replaced
-	maxPoolSockets = 4 * poolSockets // maximum number of open shared sockets
+	maxPoolSockets = 4 * poolSockets // maximum number of open shared sockets, including retired ones
 )
 
-// A socketPool holds UDP sockets that several queries share. It is used while 128 queries (maxOwnSockets) to one server
-// have sockets of their own, to limit the file descriptors for that server. It is safe for concurrent use.
-//
-// Every two seconds (poolSocketTime), the sockets that accept queries are replaced by up to 32 others (poolSockets),
-// with other ports. The old sockets are retired: they only wait for the responses to their queries. At most 128 sockets
-// of the pool (maxPoolSockets) are open, including retired ones.
-//
-// A response must have the port and the ID of its query, and repeat its question (RFC 5452 §9.2). An attacker that
-// knows all 32 ports must still guess 21 bits: the port of the query (5 bits) and the ID (16 bits).
-//
-// After three messages that fit no query (MaxWrongMessages), a socket is closed, and its queries are sent over TCP.
+// A socketPool holds UDP sockets that several queries share, to limit the number of open sockets for one server. It
+// replaces its sockets every two seconds (poolSocketTime), so that their ports are hard to learn. It is safe for
+// concurrent use.
 type socketPool struct {
 	mu         sync.Mutex      // guards the fields below
 	sockets    []*sharedSocket // open sockets that accept queries
@@ -85,12 +79,8 @@ func (c *socketPool) exchangeShared(ctx context.Context, d *udpQuery) (*wire.Ans
 	return nil, contextCause(ctx)
 }
 
-// joinSocket selects the shared socket for d, adds d to its queries, and returns it. It opens a new socket while fewer
-// than 32 sockets (poolSockets) accept queries, and selects a random one of these otherwise. At most 128 sockets
-// (maxPoolSockets) are open.
-//
-// If no socket accepts queries, it waits for a socket that is being opened, until ctx ends. The error is errNoSocket if
-// none is being opened, and none may be opened.
+// joinSocket adds d to the queries of a shared socket, and returns the socket. It opens a new socket while the pool may
+// grow, and otherwise selects a random one. The error is errNoSocket if there is none, or the cause of ctx.
 func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket, error) {
 	for {
 		c.mu.Lock()
@@ -138,9 +128,9 @@ func (c *socketPool) joinSocket(ctx context.Context, d *udpQuery) (*sharedSocket
 	}
 }
 
-// rotateSockets retires all sockets that accept queries: they only wait for the responses to their queries. The next
-// queries open sockets with other ports, which an attacker does not know. If too many retired sockets are open for 32
-// new ones (poolSockets), it retires none, and tries again after two seconds (poolSocketTime).
+// rotateSockets retires all sockets that accept queries: they only wait for responses to earlier queries. Later queries
+// open sockets with other ports, which an attacker does not know. If too many retired sockets are open, it tries again
+// after two seconds (poolSocketTime).
 func (c *socketPool) rotateSockets() {
 	c.mu.Lock()
 	if c.open+poolSockets > maxPoolSockets { // too many retired sockets still wait for responses
@@ -156,9 +146,8 @@ func (c *socketPool) rotateSockets() {
 	}
 }
 
-// addSocket opens a socket of the transport u, adds it to the pool, and returns it. If the socket cannot be opened, it
-// returns a random socket of the pool instead, or an error if the pool has none or ctx has ended. The caller must have
-// counted the new socket in the pool's fields opening and open.
+// addSocket opens a socket of the transport u, adds it to the pool, and returns it. If that fails, it returns a random
+// other socket, or an error if there is none or ctx has ended. The caller must have incremented c.opening and c.open.
 func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (s *sharedSocket, err error) {
 	var conn net.Conn
 	err = errGoexit
@@ -167,8 +156,8 @@ func (c *socketPool) addSocket(ctx context.Context, u *udpTransport) (s *sharedS
 	return nil, err
 }
 
-// finishOpening ends the opening of a socket of the transport u. It adds the opened socket conn to the pool and returns
-// it. If err is not nil, it returns a random socket of the pool instead, or err if the pool has none or ctx has ended.
+// finishOpening adds conn, a socket of the transport u, to the pool and returns it. If u is closed, it closes conn and
+// returns ErrClosed. If err is not nil, it returns another socket, or err if there is none or ctx has ended.
 func (c *socketPool) finishOpening(ctx context.Context, u *udpTransport, conn net.Conn, err error) (*sharedSocket, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,9 +260,9 @@ func (s *sharedSocket) readMessages() {
 	}
 }
 
-// deliverMessage passes a received message, b, to the query with the same ID, if it is the response to that query. It
-// ignores a message for a query that has ended, and counts any other message as wrong. After three wrong messages
-// (MaxWrongMessages) it returns ErrSpoofed, and the caller must close the socket.
+// deliverMessage passes the received message b to the query that it answers. It ignores messages for ended queries, and
+// counts other messages that fit no query. After three of these (MaxWrongMessages) it returns ErrSpoofed, and the
+// caller must close the socket.
 func (s *sharedSocket) deliverMessage(b []byte) error {
 	err := errShort
 	if len(b) >= wire.HeaderLen {

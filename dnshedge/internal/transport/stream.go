@@ -33,15 +33,13 @@ const (
 	maxExclusive = 8             // number of pools for queries that need a connection of their own
 )
 
-// A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). The queries of a pool share one connection,
-// which is opened on demand and closed when it is idle. The server may respond in any order.
-//
-// There are pools for the first query of each question, for later queries of the question (hedges and retransmissions),
-// and for probes while these must not share a connection with other queries (see probePolicy).
-//
-// Some servers close the connection when they reject a question, without saying which one. In that case, each query
-// that was in flight is sent again on a connection of its own.
+// A streamTransport sends queries over TCP (RFC 7766) or TLS (RFC 7858). Queries share a connection, which is opened on
+// demand and closed when it is idle. Later queries of a question, such as hedges, use a different
+// connection than its first query.
 type streamTransport struct {
+	// Some servers close the connection when they reject a question, without saying which one. In that case, each query in
+	// flight is sent again over a connection of its own.
+
 	Config
 	security       *tls.Config                                // TLS configuration; nil: plain TCP
 	pools          [sharedPools + maxExclusive]streamConnPool // shared pools first, then pools for one query at a time
@@ -88,17 +86,14 @@ func (l *streamConnPool) hasReachedQueryLimit(queries int) bool {
 	return l.limit > 0
 }
 
-// recordConnEnd records that a connection has ended after the given number of responses. cut must be true if the server
-// has ended the connection while queries were in flight.
-//
-// If cut is true for two connections in a row, and both had responses, the server probably limits the queries per
-// connection. For the next ten minutes (limitLifetime), a connection then carries at most as many queries as the better
-// of the two had responses.
-func (l *streamConnPool) recordConnEnd(answers int, cut bool) {
+// recordConnEnd records that a connection has ended after the given number of responses. hadQueries must be true if the
+// server has ended it while queries were in flight. If this happens repeatedly, later connections carry fewer queries
+// for ten minutes (limitLifetime).
+func (l *streamConnPool) recordConnEnd(answers int, hadQueries bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if !cut || answers == 0 {
+	if !hadQueries || answers == 0 {
 		l.answersBeforeCut = 0
 		return
 	}
@@ -169,53 +164,43 @@ func (s *streamTransport) spawnGoroutine(f func()) bool {
 	return true
 }
 
-// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
-// records the connection of q. It returns the response, and the time that q waited for handshakes.
-//
-// If the connection ends while other queries are in flight, each of the queries may be the reason. So Exchange sends q
-// again on a connection of its own, unless exchangeInPool sends q again over the same pool.
-func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// Exchange implements Transport. It returns the response to q, and the time that q waited for handshakes. n is the
+// number of earlier queries with the same question to this server. path records the connection. If the connection ends
+// first, q may be sent again.
+func (s *streamTransport) Exchange(ctx context.Context, q *wire.Query, n int, path *QueryPath) (*wire.Answer, time.Duration, error) {
 	if q.NeedsOwnConnection() {
-		return s.exchangeExclusively(ctx, q, w)
+		return s.exchangeExclusively(ctx, q, path)
 	}
-	a, setup, err := s.exchangeInPool(ctx, q, &s.pools[s.probing.poolIndex(q, n)], w)
+	a, setup, err := s.exchangeInPool(ctx, q, &s.pools[s.probing.poolIndex(q, n)], path)
 	if broken := (*connectionError)(nil); !errors.As(err, &broken) || !broken.hadOthers || ctx.Err() != nil {
 		return a, setup, err
 	}
-	s.Owner.RecordRetry()
-	a, more, err := s.exchangeExclusively(ctx, q, w)
+	s.Owner.RecordRetry() // each query that was in flight may be the reason for the end of the connection
+	a, more, err := s.exchangeExclusively(ctx, q, path)
 	return a, setup + more, err
 }
 
-// exchangeExclusively sends q over a connection that no other query uses at the time, and records it in w. It returns
-// the response, and the time that q waited for handshakes.
-//
-// The server may close a connection because of q, and other queries must not be lost then. At most maxExclusive of
-// these queries run at the same time. A further query waits until one of them ends, and fails with the cause of ctx if
-// ctx ends first.
-func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// exchangeExclusively sends q over a connection that no other query uses meanwhile, and records it in path. It returns
+// the response, and the time that q waited for handshakes. If maxExclusive of these queries run, it first waits until
+// one of them or ctx ends.
+func (s *streamTransport) exchangeExclusively(ctx context.Context, q *wire.Query, path *QueryPath) (*wire.Answer, time.Duration, error) {
+	// The server may close a connection because of q, and other queries must not be lost then.
 	select {
 	case l := <-s.exclusivePools:
 		defer func() { s.exclusivePools <- l }()
-		return s.exchangeInPool(ctx, q, l, w)
+		return s.exchangeInPool(ctx, q, l, path)
 	case <-ctx.Done():
 		return nil, 0, contextCause(ctx)
 	}
 }
 
-// exchangeInPool sends q over the connection of the pool l, and records the connection in w. It returns the response,
-// and the time that q waited for handshakes.
-//
-// If the connection ends before the response, and q was probably not the reason, exchangeInPool sends q again, up to
-// eight times (maxRetries). q was probably not the reason in these cases:
-//
-//   - The connection had carried responses.
-//   - A probe was in flight, and q asks another question.
-//   - The connection was open before q came. This case only counts for the first connection.
-func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (*wire.Answer, time.Duration, error) {
+// exchangeInPool sends q over the connection of the pool l, and records it in path. It returns the response, and the
+// time that q waited for handshakes. If the connection ends first, probably not because of q, it sends q again, up to
+// maxRetries times.
+func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *streamConnPool, path *QueryPath) (*wire.Answer, time.Duration, error) {
 	var setup time.Duration
 	for retries := 0; ; {
-		a, use, err := s.sendQuery(ctx, q, l, w)
+		a, use, err := s.sendQuery(ctx, q, l, path)
 		setup += use.setup
 		// A server may close an idle connection at any time (RFC 7766 §6.2.3). It may also close a
 		// connection after some number of responses. If a probe was in flight, the probe may be the
@@ -231,18 +216,16 @@ func (s *streamTransport) exchangeInPool(ctx context.Context, q *wire.Query, l *
 	}
 }
 
-// SendOnce implements sender. It sends q, a message that the server must not get twice, over the connection of the pool
-// for first queries, and records the connection in w. If the connection has ended before q was written, it uses another
-// one. It returns the response a, and in setup the time that q waited for handshakes.
-//
-// written matters only if err is not nil. It is true if the server may have received q.
-func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
+// SendOnce implements sender. It sends q, which the server must not get twice, and records the connection in path.
+// setup is the time that q waited for handshakes. written matters only with an error: it is true if the server may have
+// received q.
+func (s *streamTransport) SendOnce(ctx context.Context, q *wire.Query, path *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	for retries := 0; ; retries++ {
-		a, use, err := s.sendQuery(ctx, q, &s.pools[0], w)
+		a, use, err := s.sendQuery(ctx, q, &s.pools[0], path)
 		setup += use.setup
 		var broken *connectionError
 		if errors.As(err, &broken) && !broken.sent && ctx.Err() == nil && retries < maxRetries {
-			continue
+			continue // q was not written
 		}
 		return a, setup, use.connected && (broken == nil || broken.sent), err
 	}
@@ -255,10 +238,9 @@ type connectionUse struct {
 	reused    bool          // the connection was open before the query came
 }
 
-// sendQuery writes q, at most once, to the connection of the pool l, and records the connection in w. It returns the
-// response a. use describes how q got the connection, and is valid even if err is not nil. If the connection accepts no
-// further queries before q is written, q gets another one.
-func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, w *QueryPath) (a *wire.Answer, use connectionUse, err error) {
+// sendQuery writes q, at most once, to the connection of the pool l, and records that connection in path. It returns
+// the response a. use describes how q got the connection, and is valid even if err is not nil.
+func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *streamConnPool, path *QueryPath) (a *wire.Answer, use connectionUse, err error) {
 	for {
 		start := time.Now()
 		c, reused, err := s.acquirePooledConn(ctx, l)
@@ -269,10 +251,10 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 		if !reused {
 			use.setup += time.Since(start)
 		}
-		w.lastAnswer.Store(&c.lastAnswer)
+		path.lastAnswer.Store(&c.lastAnswer)
 		b, err := c.sendAndWait(ctx, q)
 		if errors.Is(err, errRetired) {
-			continue
+			continue // q was not written
 		}
 		if err != nil {
 			return nil, use, err
@@ -289,14 +271,9 @@ func (s *streamTransport) sendQuery(ctx context.Context, q *wire.Query, l *strea
 	}
 }
 
-// acquirePooledConn returns the connection of the pool l that accepts queries. If there is none, it waits until ctx
-// ends for a connection that is being opened. reused is true if the connection was open before the call. The error is
-// the cause of ctx, ErrClosed, or the reason why the connection could not be opened.
-//
-// If no connection accepts queries or is being opened, it starts to open one. While fewer than 16 connections (maxOpen)
-// are open or being opened, it opens a further one if the newest attempt has taken longer than Owner.StallTimeout. It
-// also does so if as many queries wait for the newest attempt as a connection may carry (see
-// streamConnPool.hasReachedQueryLimit).
+// acquirePooledConn returns the connection of the pool l that accepts queries. If there is none, it opens one and waits
+// until ctx ends. reused is true if the connection was open before the call. The error is ErrClosed if the transport is
+// closed.
 func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPool) (c *connection, reused bool, err error) {
 	l.mu.Lock()
 	if l.closed {
@@ -307,30 +284,31 @@ func (s *streamTransport) acquirePooledConn(ctx context.Context, l *streamConnPo
 		l.mu.Unlock()
 		return c, true, nil
 	}
-	o := l.opening
-	if o == nil || l.open < maxOpen && (l.limit > 0 && o.queries >= l.limit || time.Since(o.began) > s.Owner.StallTimeout()) {
-		o = &pendingConn{began: time.Now(), done: make(chan struct{})}
-		l.opening = o
+	attempt := l.opening
+	// Open another connection also if enough queries wait for the newest attempt, or if it takes too long.
+	if attempt == nil || l.open < maxOpen && (l.limit > 0 && attempt.queries >= l.limit || time.Since(attempt.began) > s.Owner.StallTimeout()) {
+		attempt = &pendingConn{began: time.Now(), done: make(chan struct{})}
+		l.opening = attempt
 		l.open++
-		s.wg.Go(func() { s.openConnection(l, o) })
+		s.wg.Go(func() { s.openConnection(l, attempt) })
 	}
-	o.queries++
+	attempt.queries++
 	l.mu.Unlock()
 	select {
-	case <-o.done:
-		return o.conn, false, o.err
+	case <-attempt.done:
+		return attempt.conn, false, attempt.err
 	case <-ctx.Done():
 		return nil, false, contextCause(ctx)
 	}
 }
 
 // openConnection opens a connection for the pool l within five seconds (dialTimeout), including the TLS handshake. It
-// passes the connection or the error to finishOpening, which stores it in o and wakes the waiting queries. It continues
-// even if no query waits any more, because the next query needs the connection as well.
-func (s *streamTransport) openConnection(l *streamConnPool, o *pendingConn) {
+// passes the connection or the error to finishOpening, which stores it in attempt and wakes the waiting queries.
+func (s *streamTransport) openConnection(l *streamConnPool, attempt *pendingConn) {
 	var c net.Conn
 	err, start := errGoexit, time.Now()
-	defer func() { s.finishOpening(l, o, c, err, time.Since(start)) }()
+	defer func() { s.finishOpening(l, attempt, c, err, time.Since(start)) }()
+	// The opening continues even if no query waits any more, because the next query needs the connection as well.
 	ctx, cancel := context.WithTimeout(s.ctx, dialTimeout)
 	defer cancel()
 	c, err = s.DialServer(ctx, "tcp")
@@ -347,14 +325,14 @@ func (s *streamTransport) openConnection(l *streamConnPool, o *pendingConn) {
 // errGoexit is the error of a connection whose Dialer or protocol has called runtime.Goexit.
 var errGoexit = errors.New("dnshedge: Dialer or Protocol ended its goroutine")
 
-// finishOpening ends the opening of a connection. It stores either err or the opened connection c in o, and wakes the
-// queries that wait for o. Queries of the pool l then use c. If the transport was closed meanwhile, finishOpening
-// closes c and stores ErrClosed. took is the time for dialing and the handshake.
-func (s *streamTransport) finishOpening(l *streamConnPool, o *pendingConn, c net.Conn, err error, took time.Duration) {
-	defer close(o.done)
+// finishOpening ends the opening of a connection. It stores c or err in attempt, wakes the waiting queries, and makes c
+// the connection of the pool l. took is the time for dialing and the handshake. If the transport is closed, it stores
+// ErrClosed.
+func (s *streamTransport) finishOpening(l *streamConnPool, attempt *pendingConn, c net.Conn, err error, took time.Duration) {
+	defer close(attempt.done)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.opening == o {
+	if l.opening == attempt {
 		l.opening = nil
 	}
 	if err != nil || l.closed {
@@ -362,17 +340,17 @@ func (s *streamTransport) finishOpening(l *streamConnPool, o *pendingConn, c net
 	}
 	switch {
 	case err != nil:
-		o.err = err
+		attempt.err = err
 		if s.ctx.Err() != nil {
-			o.err = ErrClosed
+			attempt.err = ErrClosed
 		}
 	case l.closed:
 		_ = c.Close()
-		o.err = ErrClosed
+		attempt.err = ErrClosed
 	default:
 		s.Owner.RecordHandshake(took)
-		o.conn = newConnection(s, l, c)
-		l.conn = o.conn
-		s.wg.Go(o.conn.readMessages)
+		attempt.conn = newConnection(s, l, c)
+		l.conn = attempt.conn
+		s.wg.Go(attempt.conn.readMessages)
 	}
 }

@@ -48,9 +48,9 @@ type Transport interface {
 	// When ctx ends, Exchange returns the cause of ctx at once. If the Owner permits it, the transport keeps waiting for
 	// the response in the background, to measure its latency.
 	//
-	// During the call, the transport stores in w which connection the query uses. w must not be nil. It may have the
+	// During the call, the transport stores in path which connection the query uses. path must not be nil. It may have the
 	// connection of an earlier query, which Exchange removes.
-	Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (a *wire.Answer, setup time.Duration, err error)
+	Exchange(ctx context.Context, q *wire.Query, n int, path *QueryPath) (a *wire.Answer, setup time.Duration, err error)
 
 	// Ready reports whether the first query of a question (n is 0 in Exchange) can be sent without a handshake.
 	Ready() bool
@@ -60,21 +60,19 @@ type Transport interface {
 	Close()
 }
 
-// A QueryPath records which connection a query uses. The caller of Transport.Exchange reads it during the call, to
-// distinguish a slow query from a lost one. If the connection carries responses to other queries, this query is only
-// slow. If it carries none, the connection may be dead, even while other connections to the server work.
-//
-// The zero value has no connection, and remains so for a query over UDP. It is safe for concurrent use.
+// A QueryPath records the connection of a query, to distinguish a slow query from a lost one. A query is slow, not
+// lost, if its connection carries responses to others. The zero value has no connection, as for UDP. It is safe for
+// concurrent use.
 type QueryPath struct {
 	// lastAnswer points to the connection's time of the last response, in Unix nanoseconds. It is nil if the query uses no
 	// shared connection.
 	lastAnswer atomic.Pointer[atomic.Int64]
 }
 
-// LastAnswer returns the time at which a response to any query last arrived over the connection that w records. It is
-// zero if no response has arrived, or if w has no connection.
-func (w *QueryPath) LastAnswer() time.Time {
-	if c := w.lastAnswer.Load(); c != nil && c.Load() > 0 {
+// LastAnswer returns the time at which a response to any query last arrived over the connection that path records. It
+// is zero if no response has arrived, or if path has no connection.
+func (path *QueryPath) LastAnswer() time.Time {
+	if c := path.lastAnswer.Load(); c != nil && c.Load() > 0 {
 		return time.Unix(0, c.Load())
 	}
 	return time.Time{}
@@ -110,15 +108,12 @@ type Owner interface {
 	StallTimeout() time.Duration
 }
 
-// awaitAbandonedQuery waits for the end of an abandoned query, that is, a query whose caller no longer waits for it.
-// o.TryBeginAbandonedQuery must have returned true for the query. The query sends its result to the channel done, from
-// which it is dropped.
-//
-// If there is no result after o.AbandonedQueryLifetime, awaitAbandonedQuery calls cancel, which must end the query. At
-// the end it calls o.EndAbandonedQuery.
-func awaitAbandonedQuery[T any](o Owner, done <-chan T, cancel func()) {
-	defer o.EndAbandonedQuery()
-	t := time.NewTimer(o.AbandonedQueryLifetime())
+// awaitAbandonedQuery waits until an abandoned query, whose caller no longer waits, sends its result to done. After
+// owner.AbandonedQueryLifetime it calls cancel, which must end the query. The caller must have called
+// owner.TryBeginAbandonedQuery. awaitAbandonedQuery calls owner.EndAbandonedQuery at the end.
+func awaitAbandonedQuery[T any](owner Owner, done <-chan T, cancel func()) {
+	defer owner.EndAbandonedQuery()
+	t := time.NewTimer(owner.AbandonedQueryLifetime())
 	defer t.Stop()
 	select {
 	case <-done:
@@ -199,11 +194,9 @@ type Scheme struct {
 // schemes holds the registered schemes by Name. It must only be changed during initialization.
 var schemes = make(map[string]Scheme)
 
-// registerScheme makes the scheme s available to FindScheme and Schemes. It must only be called by init functions.
-//
-// newSender returns the implementation of the protocol for one server. registerScheme sets s.New to a function that
-// wraps this sender in a schemeTransport. A schemeTransport adds the behavior of all protocols, such as the handling of
-// servers without EDNS.
+// registerScheme makes the scheme s available to FindScheme and Schemes. Only init functions may call it. newSender
+// returns the implementation of the protocol for one server. registerScheme sets s.New, which wraps the sender in a
+// schemeTransport.
 func registerScheme(s Scheme, newSender func(Config) sender) {
 	s.New = func(c Config) Transport { return &schemeTransport{sender: newSender(c)} }
 	schemes[s.Name] = s
@@ -228,26 +221,12 @@ type sender interface {
 	Transport
 	// SendOnce writes q at most once, to one server, because q may not be safe to repeat. The other parameters and results
 	// are those of Exchange. written matters only if err is not nil: it is true if the server may have received q.
-	SendOnce(ctx context.Context, q *wire.Query, w *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
+	SendOnce(ctx context.Context, q *wire.Query, path *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error)
 }
 
-// A schemeTransport is the Transport of a Scheme: the sender of one protocol, with the behavior that all protocols have
-// in common. It sends messages with an opcode other than QUERY, for example UPDATE and NOTIFY, at most once, by
-// sender.SendOnce.
-//
-// It repeats a query without EDNS if the server rejects EDNS (RFC 6891 §7): the response code is FORMERR, or NOTIMP
-// without an OPT record. If the second query succeeds, further queries to the server have no EDNS for 15 minutes
-// (ednsOffTime).
-//
-// Further queries keep EDNS if another response of the last 15 minutes had an OPT record. In that case, the server
-// supports EDNS, and has only passed on the response of another server.
-//
-// Queries with the DO bit (RFC 3225 §3) or EDNS options are always sent with EDNS first. They are not repeated without
-// EDNS if another response of the last 15 minutes had an OPT record. So a forged FORMERR cannot remove signatures from
-// answers.
-//
-// A query with EDNS options is also not repeated if the rejecting response has an OPT record. The server may support
-// EDNS, and reject an option.
+// A schemeTransport is a Transport that adds the behaviour of all protocols to a sender. If the server rejects EDNS
+// (RFC 6891 §7), a query may be repeated without EDNS. Messages with an opcode other than QUERY, such as UPDATE, are
+// sent at most once.
 type schemeTransport struct {
 	sender
 	ednsOffUntil atomic.Int64 // queries have no EDNS before this time, in Unix nanoseconds
@@ -257,32 +236,25 @@ type schemeTransport struct {
 	lastEDNS atomic.Int64
 }
 
-// Exchange implements Transport. n is the number of earlier queries with the same question to this server, and w
-// records the connection of q. It returns the response, and the time that handshakes took.
-//
-// Exchange sends q with EDNS, unless the server has seemed not to support EDNS in the last 15 minutes. A query with the
-// DO bit or EDNS options is always sent with EDNS first.
-//
-// If the server rejects EDNS, Exchange repeats q without EDNS, with the exceptions that schemeTransport describes. If
-// the second query fails or is rejected too, Exchange returns the first response.
-//
-// Exchange sends a message with an opcode other than QUERY only once. If it returns an error for this message,
-// MayBeReceived reports whether the server may have received the message.
-func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w *QueryPath) (*wire.Answer, time.Duration, error) {
-	w.lastAnswer.Store(nil)
+// Exchange implements Transport. It returns the response to q, and the time that handshakes took. n is the number of
+// earlier queries with the same question to this server. A query with the opcode QUERY may be repeated without EDNS if
+// the server rejects EDNS.
+func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, path *QueryPath) (*wire.Answer, time.Duration, error) {
+	path.lastAnswer.Store(nil)
 	if !q.IsStandard() {
-		a, setup, written, err := e.SendOnce(ctx, q, w)
+		a, setup, written, err := e.SendOnce(ctx, q, path)
 		if err != nil && written {
-			err = &possiblyReceivedError{err}
+			err = &possiblyReceivedError{err} // see MayBeReceived
 		}
 		return a, setup, err
 	}
+	// A query with the DO bit (RFC 3225 §3) or EDNS options needs EDNS, and is always sent with it first.
 	wishes := q.WantsDNSSEC() || q.HasOptions()
 	now := time.Now().UnixNano()
 	if !wishes && now < e.ednsOffUntil.Load() {
-		return e.sender.Exchange(ctx, q.WithoutEDNS(), n, w)
+		return e.sender.Exchange(ctx, q.WithoutEDNS(), n, path)
 	}
-	a, setup, err := e.sender.Exchange(ctx, q, n, w)
+	a, setup, err := e.sender.Exchange(ctx, q, n, path)
 	if err != nil {
 		return a, setup, err
 	}
@@ -292,13 +264,14 @@ func (e *schemeTransport) Exchange(ctx context.Context, q *wire.Query, n int, w 
 		}
 		return a, setup, nil
 	}
-	// The server may have copied the OPT record of the query. But it may also support EDNS and reject an option.
+	// After a recent response with an OPT record, a rejection is probably passed on from another server, or forged to
+	// remove signatures. A rejection with an OPT record may be a copy of the query's record, or concern an option.
 	last := e.lastEDNS.Load()
 	supported := last > 0 && now < last+int64(ednsOffTime)
 	if wishes && (supported || a.EDNS && q.HasOptions()) {
 		return a, setup, nil
 	}
-	again, more, err := e.sender.Exchange(ctx, q.WithoutEDNS(), n, w)
+	again, more, err := e.sender.Exchange(ctx, q.WithoutEDNS(), n, path)
 	if err != nil || isEDNSRejected(again) {
 		return a, setup, nil
 	}

@@ -57,8 +57,7 @@ var (
 )
 
 // A truncatedError means that the UDP response was truncated, and that the server has then refused the TCP connection
-// with err. It does not unwrap to err, because a refused connection usually means that the server is being restarted.
-// This server works: it has responded over UDP.
+// with err. It does not unwrap to err, because the server works: it has responded over UDP.
 type truncatedError struct{ err error }
 
 func (e *truncatedError) Error() string { return errTruncated.Error() + ": " + e.err.Error() }
@@ -70,12 +69,9 @@ func IsTruncationError(err error) bool {
 	return errors.As(err, &cut)
 }
 
-// A udpTransport sends queries over UDP. Each query has a socket of its own, with a random port and a random ID. While
-// 128 of these sockets (maxOwnSockets) are open, further queries share sockets (see socketPool). If a response is
-// truncated, the question is sent over TCP within the same call of Exchange.
-//
-// After three messages that fit no query (MaxWrongMessages), the query's socket is closed, and the question goes over
-// TCP. The first of these messages also activates the spoofGuard, which makes later queries harder to guess.
+// A udpTransport sends queries over UDP, each from a socket of its own with a random port. If 128 of these sockets
+// (maxOwnSockets) are open, further queries share sockets. If the response is truncated, it sends the question over
+// TCP.
 type udpTransport struct {
 	Config
 	tcp           *streamTransport // sends questions over TCP; also runs the goroutines of the udpTransport
@@ -129,19 +125,12 @@ func (u *udpTransport) openSocket(ctx context.Context) (net.Conn, error) {
 // datagrams is a pool of message buffers of MaxDatagram bytes.
 var datagrams = sync.Pool{New: func() any { return new([MaxDatagram]byte) }}
 
-// Exchange implements Transport. n is the number of earlier queries with the same question to this server. It returns
-// the response, and the time that handshakes took.
-//
-// After every three queries of a question over UDP (MaxDatagrams), the next one goes over TCP, unless the server
-// refuses TCP.
-//
-// A query over UDP is sent again over TCP if the UDP response is unusable, or too many messages fit no query. If TCP
-// fails too, the query is sent over UDP a second time, but not after a truncated or malformed response.
-//
-// The QueryPath stays empty, even over TCP. The responses over a TCP connection do not show whether UDP messages are
-// lost.
+// Exchange implements Transport. It returns the response to q, and the time that handshakes took. n is the number of
+// earlier queries with the same question to this server. TCP is used after every three queries over UDP, and after an
+// unusable UDP response.
 func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *QueryPath) (*wire.Answer, time.Duration, error) {
 	if n%(MaxDatagrams+1) == MaxDatagrams {
+		// The QueryPath stays empty, because responses over TCP do not show whether UDP messages are lost.
 		a, setup, err := u.tcp.Exchange(ctx, q, n, new(QueryPath))
 		if !socketerror.IsAny(err, syscall.ECONNREFUSED) {
 			return a, setup, err
@@ -171,38 +160,29 @@ func (u *udpTransport) Exchange(ctx context.Context, q *wire.Query, n int, _ *Qu
 	return a, 0, err
 }
 
-// SendOnce implements sender. It sends q, a message that the server must not get twice, as one UDP message from a
-// socket of its own. It returns the response a. A truncated response is returned unchanged, because sending q again
-// over TCP would repeat it. setup is always 0, because UDP has no handshake.
-//
-// written matters only if err is not nil. It is true if q was written, unless err shows that q was not delivered, for
-// example because the port is closed.
+// SendOnce implements sender. It sends q, which the server must not get twice, as one UDP message, and returns the
+// response a, even if truncated. setup is always 0. With an error, written is true if the server may have
+// received q.
 func (u *udpTransport) SendOnce(ctx context.Context, q *wire.Query, _ *QueryPath) (a *wire.Answer, setup time.Duration, written bool, err error) {
 	d := &udpQuery{udpTransport: u, q: q}
 	u.ownSockets.Add(1)
 	a, err = d.exchangeOverOwnSocket(ctx)
-	// These errors mean that the only message of this socket was not delivered.
+	// These errors mean that the only message of this socket was not delivered, for example because the port is closed.
 	return a, 0, d.written && !socketerror.IsAny(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH), err
 }
 
-// exchangeDatagram sends q as one UDP message and returns the response. The error is errTruncated, errUnverified or
-// ErrSpoofed if the question must be sent over TCP.
-//
-// alone must be true if the response to an earlier query lacked the letter case or the cookie of that query. In that
-// case, the spoofGuard does not protect q. Instead, q has a socket of its own, and the first message that is not the
-// response ends the wait with ErrSpoofed.
-//
-// If alone is true but 128 other queries (maxOwnSockets) have sockets of their own, q is not sent, and the error is
-// errTruncated.
-func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alone bool) (*wire.Answer, error) {
-	d := &udpQuery{udpTransport: u, q: q, isExclusive: alone}
-	if !alone {
+// exchangeDatagram sends q as one UDP message and returns the response. With isExclusive, q has a socket of its own,
+// and the first message that is not the response ends the wait. The error is errTruncated, errUnverified or ErrSpoofed
+// if TCP must be used.
+func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, isExclusive bool) (*wire.Answer, error) {
+	d := &udpQuery{udpTransport: u, q: q, isExclusive: isExclusive}
+	if !isExclusive { // isExclusive: the server has not copied the letter case or the cookie
 		d.q, d.cookie = u.guard.protectQuery(q)
 	}
 	if u.ownSockets.Add(1) > maxOwnSockets {
 		u.ownSockets.Add(-1)
-		if alone {
-			return nil, errTruncated
+		if isExclusive {
+			return nil, errTruncated // q was not sent
 		}
 		return u.sharedSockets.exchangeShared(ctx, d)
 	}
@@ -210,8 +190,8 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, alon
 }
 
 // exchangeOverOwnSocket sends the query from a new socket that no other query uses, and returns the response. If ctx
-// ends first, it returns the cause of ctx and abandons the query. The caller must have incremented
-// udpTransport.ownSockets. It is decremented when the socket is closed or cannot be opened.
+// ends first, it abandons the query and returns the cause of ctx. The caller must have incremented
+// udpTransport.ownSockets. Closing the socket decrements it.
 func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	defer func() {
@@ -232,7 +212,7 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 	d.written = true
 	deadline, _ := ctx.Deadline()
 	_ = d.conn.SetReadDeadline(deadline)
-	expiring := false
+	interruptPending := false
 	var a *wire.Answer
 	s, ok := ctx.(*EmbeddedContext)
 	if _, own := conn.(*net.UDPConn); ok && own { // other net.Conns may use ctx, which is locked while it calls d
@@ -242,13 +222,13 @@ func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, err
 	} else {
 		stop := context.AfterFunc(ctx, func() { d.endContext(nil, nil) })
 		a, err = d.readResponse()
-		expiring = !stop()
+		interruptPending = !stop()
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
 		// The socket's deadline may pass a moment before the context's. Without this wait,
 		// the caller would take the timeout for a failure of the server and try another one.
 		<-ctx.Done()
-		d.abandonQuery(expiring)
+		d.abandonQuery(interruptPending)
 		return nil, contextCause(ctx)
 	}
 	d.closeSocket()
@@ -308,19 +288,16 @@ func SendDatagram(c net.Conn, q *wire.Query, id uint16, options wire.PackOptions
 	return err
 }
 
-// parseResponse parses a received message, b. isResponse is true if b is the response to the query, usable or not. If
-// it is false, the query must keep waiting, and err says why b is not the response.
-//
-// The error of a response is errTruncated or errUnverified if the question must be sent over TCP. A message with an
-// opcode other than QUERY must not be sent twice, so its response never gets these two errors. If its response cannot
-// be parsed, the error is a wire.MalformedError.
+// parseResponse parses the received message b. isResponse is true if b is the response to the query, usable or not. If
+// it is false, err is the reason. The errors errTruncated and errUnverified mean that the question must be sent over
+// TCP.
 func (d *udpQuery) parseResponse(b []byte) (a *wire.Answer, isResponse bool, err error) {
 	switch err := d.q.CheckResponse(b, d.id); {
 	case err == wire.ErrSpelling:
 		return nil, true, errUnverified // the server has changed the letter case, or the message is forged
 	case err != nil:
 		return nil, false, err
-	case !d.q.IsStandard():
+	case !d.q.IsStandard(): // must not be sent again over TCP
 		a, err = wire.ParseAnswer(b, d.q)
 		return a, true, err
 	}
@@ -368,16 +345,13 @@ func (d *udpQuery) readResponse() (a *wire.Answer, err error) {
 	return a, err
 }
 
-// ReceiveResponse reads UDP messages from c until the response to a query arrives, and then returns nil. It passes each
-// message to isResponse, which reports whether the message is the response. After maxOthers messages that are not the
-// response, it returns ErrSpoofed.
-//
-// If reading fails, it passes the error to canContinue. It reads again if canContinue returns true, and returns the
-// error otherwise.
-func ReceiveResponse(c net.Conn, maxOthers int, isResponse func(b []byte) bool, canContinue func(err error) bool) error {
+// ReceiveResponse reads UDP messages from c until isResponse returns true for a message, and then returns nil. After
+// maxWrong other messages, it returns ErrSpoofed. If reading fails, it reads again if canContinue returns true for the
+// error, and returns the error otherwise.
+func ReceiveResponse(c net.Conn, maxWrong int, isResponse func(b []byte) bool, canContinue func(err error) bool) error {
 	buf := datagrams.Get().(*[MaxDatagram]byte)
 	defer datagrams.Put(buf)
-	for wrong := 0; wrong < maxOthers; {
+	for wrong := 0; wrong < maxWrong; {
 		n, err := receiveDatagram(c, buf[:])
 		switch {
 		case err == nil && isResponse(buf[:n]):
@@ -411,18 +385,16 @@ func (u *udpTransport) reportSpoofed(err error) {
 	u.guard.recordWrongMessage()
 }
 
-// abandonQuery ends a query whose caller no longer waits for the response. If Owner.TryBeginAbandonedQuery returns
-// true, the query's own socket stays open until Owner.AbandonedQueryLifetime after the query was written. The latency
-// of a late response can then be measured, and that response cannot reach the next socket with the same port.
-//
-// expiring must be true if the query's context has ended, but its call of endContext may follow later. abandonQuery
-// repeats a read of the socket that this call interrupts.
-func (d *udpQuery) abandonQuery(expiring bool) {
+// abandonQuery ends a query whose caller no longer waits for the response. If the Owner permits it, the socket waits in
+// the background for a late response. interruptPending must be true if a running call of endContext may still interrupt
+// a read of the socket.
+func (d *udpQuery) abandonQuery(interruptPending bool) {
 	left := d.Owner.AbandonedQueryLifetime() - time.Since(d.sent)
 	if left <= 0 || !d.Owner.TryBeginAbandonedQuery() {
 		d.closeSocket()
 		return
 	}
+	// While the socket is open, a late response cannot reach another socket with the same port.
 	ok := d.tcp.spawnGoroutine(func() {
 		defer d.Owner.EndAbandonedQuery()
 		defer d.closeSocket()
@@ -432,7 +404,7 @@ func (d *udpQuery) abandonQuery(expiring bool) {
 		for {
 			_ = d.conn.SetReadDeadline(end)
 			_, err := d.readResponse()
-			if expiring && errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
+			if interruptPending && errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(end) {
 				continue
 			}
 			return
@@ -456,10 +428,8 @@ const (
 var errCookie = errors.New("dnshedge: message without our cookie")
 
 // A spoofGuard makes queries to one server harder to guess while an attacker sends spoofed messages. It randomizes the
-// case of the letters of the name, which most servers copy to the response. Each letter adds up to one bit of entropy.
-// It also adds a cookie (RFC 7873) to queries with EDNS.
-//
-// The zero value is inactive. It is safe for concurrent use.
+// letter case of the name, and adds a cookie (RFC 7873) to queries with EDNS. The zero value is inactive. It is safe
+// for concurrent use.
 type spoofGuard struct {
 	activeUntil atomic.Int64 // end of the protection, in Unix nanoseconds; 0: never active
 
@@ -482,9 +452,8 @@ func (g *spoofGuard) recordWrongMessage() {
 	g.cookie = c
 }
 
-// protectQuery returns the query to send in place of q, with random letter case, and the cookie to add to it. It
-// returns q and nil while the guard is inactive, and for an opcode other than QUERY. The cookie is also nil if q must
-// have no EDNS.
+// protectQuery returns the query to send in place of q, with random letter case, and the cookie to add to it, or nil.
+// It returns q and nil while the guard is inactive, and for an opcode other than QUERY.
 func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	until := g.activeUntil.Load()
 	if until == 0 || time.Now().UnixNano() >= until || !q.IsStandard() {
@@ -493,18 +462,14 @@ func (g *spoofGuard) protectQuery(q *wire.Query) (*wire.Query, []byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if q.OmitsEDNS() {
-		return q.WithRandomCase(), nil
+		return q.WithRandomCase(), nil // most servers copy the letter case to the response
 	}
 	return q.WithRandomCase(), g.cookie
 }
 
 // verifyCookie checks the cookie of the response a, and stores a new server cookie. sent is the cookie of the query.
-// The result is
-//
-//   - errCookie if the client cookie in a is wrong;
-//   - errUnverified if a has no cookie, although sent has a server cookie or the response code is FORMERR;
-//   - errTruncated for the response code BADCOOKIE, so that the question is sent over TCP;
-//   - nil otherwise.
+// The error is errCookie for a wrong cookie, errUnverified if an expected cookie is missing, and errTruncated for the
+// response code BADCOOKIE.
 func (g *spoofGuard) verifyCookie(sent []byte, a *wire.Answer) error {
 	got := a.Cookie
 	if len(got) == 0 {
