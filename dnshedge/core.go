@@ -157,39 +157,33 @@ func (c *core) closeAll() {
 	c.records.closeQueue()
 }
 
-// answerFromFreshCache returns a cached answer to q that has not expired and needs no refresh. It sends no query and
-// waits for none, so that callers can answer cache hits without a goroutine. ctx is only passed to Trace.
-//
-// If ok is false, the lookup has not been counted or reported to Trace, and the caller must call answerQuestion. ok is
-// false for every name in the hosts file, because the file has precedence over the cache.
-func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (f cachedAnswer, ok bool) {
+// answerFromFreshCache returns the cached answer to q if it has not expired and needs no refresh. It sends no query and
+// waits for none. ctx is only passed to Trace. If ok is false, the caller must call answerQuestion.
+func (c *core) answerFromFreshCache(ctx context.Context, q *wire.Query) (cached cachedAnswer, ok bool) {
 	now := time.Now()
-	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, now) != nil {
-		return f, false
+	if c.conf.Cache == nil || c.isClosed.Load() || c.hosts != nil && c.hosts.Find(q, now) != nil { // the hosts file has precedence
+		return cached, false
 	}
 	if q.HasOptions() {
 		q = c.findDomainRoute(q).Query
 	}
 	c.expireOnSystemChange(now)
-	if f, ok = c.conf.Cache.getFreshAnswer(q, now); ok {
+	if cached, ok = c.conf.Cache.getFreshAnswer(q, now); ok {
 		c.count.queries.Add(1)
 		c.count.hits.Add(1)
 		c.refreshes.Deposit()
 		c.trace.reportLocalAnswer(ctx, q, FromCache, nil)
 		if c.trace.hasLookupTrace() {
-			a, _, err := f.toAnswer(q)
+			a, _, err := cached.toAnswer(q)
 			c.trace.reportLookup(ctx, q, now, a, err)
 		}
 	}
-	return f, ok
+	return cached, ok
 }
 
-// answerQuestion answers a question locally, from the cache, or from the servers, and reports the lookup to Trace. If
-// address is not empty, only the server at that address is queried.
-//
-// If inlineCtx is nil, the call returns when ctx ends, or before. If inlineCtx is not nil, the calling goroutine may
-// query the servers itself, which saves a goroutine. The call then returns when that exchange has ended, even if ctx
-// ends earlier, and the end of inlineCtx cancels the exchange. If Trace.Lookup is set, inlineCtx is ignored.
+// answerQuestion answers a query locally, from the cache, or from the servers, and reports it to Trace. If address is
+// set, only the server at address is queried. If inlineCtx is not nil, the calling goroutine may query the servers,
+// until inlineCtx (not ctx) ends.
 func (c *core) answerQuestion(ctx, inlineCtx context.Context, query *wire.Query, address string) *result {
 	if !c.trace.hasLookupTrace() {
 		return c.answerWithoutTrace(ctx, inlineCtx, query, address)
@@ -200,11 +194,9 @@ func (c *core) answerQuestion(ctx, inlineCtx context.Context, query *wire.Query,
 	return r
 }
 
-// answerWithoutTrace answers a question locally, from the cache, or from the servers, and does not call Trace.Lookup.
-// If address is not empty, only the server at that address is queried.
-//
-// If inlineCtx is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
-// returns when that exchange has ended, even if ctx ends earlier, and the end of inlineCtx cancels the exchange.
+// answerWithoutTrace answers a query locally, from the cache, or from the servers. It does not call Trace.Lookup. If
+// address is set, only the server at address is queried. If inlineCtx is not nil, the calling goroutine may query the
+// servers, until inlineCtx (not ctx) ends.
 func (c *core) answerWithoutTrace(ctx, inlineCtx context.Context, query *wire.Query, address string) *result {
 	c.count.queries.Add(1)
 	c.refreshes.Deposit()
@@ -242,17 +234,11 @@ type route struct {
 	domainLen int       // length of the domain in wire format; 0: no domain matches
 }
 
-// findRoute determines the source of the answer to a query, and returns the query with this source as its route. It
-// selects the first of these sources that applies:
-//
-//  1. the hosts file
-//  2. the route of a domain other than ".", from Client.Routes or the operating system's configuration
-//  3. a special-use zone (RFC 6761), for which the Client itself creates the response
-//  4. the route of ".", Client.Exchanger, or the servers for all names
-//
-// The hosts file and special-use zones only apply to standard queries (opcode QUERY) of the class IN.
+// findRoute returns the query with its route, the source of the answer. It selects the first source that applies: the
+// hosts file, the route of a domain below the root, a special-use zone (RFC 6761), or else the default Exchanger or
+// servers.
 func (c *core) findRoute(query *wire.Query) question {
-	isLocal := query.IsStandard() && query.Class == dns.ClassINET
+	isLocal := query.IsStandard() && query.Class == dns.ClassINET // the hosts file and special-use zones may apply
 	if isLocal && c.hosts != nil {
 		if h := c.hosts.Find(query, time.Now()); h != nil {
 			return question{Query: query, route: route{local: h.Answer(query), exchanger: c.conf.Exchanger}}
@@ -268,14 +254,9 @@ func (c *core) findRoute(query *wire.Query) question {
 	return q
 }
 
-// findDomainRoute returns a query with the route for its name. It ignores the hosts file and special-use zones.
-//
-// The route is the Exchanger of the longest domain in Client.Routes that contains the name. Without an Exchanger, it is
-// the operating system's separate servers for a domain that contains the name. Without these, it is Client.Exchanger or
-// the servers for all names.
-//
-// The parent of the name determines the route of a DS question. If the Exchanger has a method IgnoresOptions, the
-// returned question has no EDNS options.
+// findDomainRoute returns the query with the route for its name: the Exchanger of the longest domain in Client.Routes
+// that contains the name, or the operating system's separate servers for it, or else Client.Exchanger or the default
+// servers. It ignores the hosts file and special-use zones.
 func (c *core) findDomainRoute(query *wire.Query) question {
 	q := question{Query: query}
 	q.exchanger, q.domainLen = domain.LongestMatch(c.servers.routes, query)
@@ -291,9 +272,9 @@ func (c *core) findDomainRoute(query *wire.Query) question {
 	return q
 }
 
-// answerLocally returns the response in q.local, from the hosts file or a special-use zone, and reports it to Trace. If
-// q.local is nil, a standard query without the flag RD (recursion desired) gets the response REFUSED, unless
-// Client.Routes has an Exchanger for its name. For any other question answerLocally returns nil.
+// answerLocally answers q without a query, or returns nil. The answer is q.local, from the hosts file or a special-use
+// zone. If q.local is nil, a standard query without the flag RD (recursion desired) gets REFUSED, except if
+// Client.Routes has an Exchanger for it.
 func (c *core) answerLocally(ctx context.Context, q question) *result {
 	m := q.local
 	if m == nil && q.IsStandard() && !q.WantsRecursion() && (q.exchanger == nil || !q.isRouted) {
@@ -326,14 +307,9 @@ func newLocalResult(q question, m *dns.Msg) *result {
 	return r
 }
 
-// findCachedAnswer searches the cache for an answer to q.
-//
-// If isUsable is true, the caller may return cached at once. cached has not expired, or it may be used without a query
-// although it has expired: Cache.StaleAfter is negative, or a refresh failed or was slow in the last 30 s. If
-// cached.isRefreshDue is also true, the caller must call startRefresh.
-//
-// If isUsable is false, the caller must query the servers. If cached.freshness is entryStale, cached is an expired
-// answer to return if the servers fail or are slow. If the freshness is entryMissing, there is no answer to return.
+// findCachedAnswer searches the cache for an answer to q. If isUsable is true, the caller may return cached, and must
+// call startRefresh if cached.isRefreshDue. Otherwise it must query the servers, and may return an expired answer
+// (entryStale) in cached if they fail.
 func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedAnswer, isUsable bool) {
 	cache := c.conf.Cache
 	if !c.isCacheable(q) || lookup.HasCacheBypass(ctx) {
@@ -341,7 +317,7 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 	}
 	cached = cache.getAnswer(q.Query, time.Now(), q.domainLen)
 	switch {
-	case cached.freshness == entryFresh, cached.freshness == entryStale && cached.isRefreshPostponed(q.Type):
+	case cached.freshness == entryFresh, cached.freshness == entryStale && cached.isRefreshPostponed(q.Type): // a refresh failed or was slow in the last 30 s
 		return cached, true
 	case cached.freshness == entryStale && cache.staleAfter() == 0:
 		cached.isRefreshDue = cached.claimRefresh()
@@ -350,15 +326,13 @@ func (c *core) findCachedAnswer(ctx context.Context, q question) (cached cachedA
 	return cached, false
 }
 
-// startRefresh queries the servers in the background for a new answer to q, which replaces the answer in the cache.
-//
-// If the cached answer has not expired, this exchange costs a token of the refresh budget. If the budget has no token,
-// startRefresh sends no query and calls cached.releaseRefresh, so that a later caller can start the refresh.
+// startRefresh queries the servers in the background for a new answer to q, which replaces cached. If cached has not
+// expired, this costs a token of the refresh budget, and no query is sent if there is none.
 func (c *core) startRefresh(q question, cached cachedAnswer) {
 	purpose := callerFlight
 	if cached.freshness == entryFresh {
 		if !c.refreshes.Spend() {
-			cached.releaseRefresh()
+			cached.releaseRefresh() // a later caller can start the refresh
 			return
 		}
 		c.count.refreshes.Add(1)
@@ -367,17 +341,12 @@ func (c *core) startRefresh(q question, cached cachedAnswer) {
 	c.joinOrStartFlight(c.ctx, nil, q, purpose)
 }
 
-// resolveShared queries the servers for q and returns the result. Callers with the same question at the same time share
-// one exchange. If cached is an expired answer, resolveShared returns it when the servers fail, or take longer than
-// Cache.StaleAfter.
-//
-// A message that is not a standard query has an exchange of its own. The same holds for a question that cannot be
-// cached, if ctx ends before Timeout: a shared exchange may query the second server too late for this caller.
-//
-// If inlineCtx is not nil, the calling goroutine may query the servers itself, which saves a goroutine. The call then
-// returns when that exchange has ended, even if ctx ends earlier, and the end of inlineCtx cancels the exchange.
+// resolveShared queries the servers for q. Callers with the same question share one exchange. An expired answer in
+// cached is returned if the servers fail or are slow. If inlineCtx is not nil, the calling goroutine may query the
+// servers, until inlineCtx (not ctx) ends.
 func (c *core) resolveShared(ctx, inlineCtx context.Context, q question, cached cachedAnswer) *result {
 	deadline, hasDeadline := ctx.Deadline()
+	// Not shared with an early deadline: a shared exchange may query the second server too late for this caller.
 	if !q.IsStandard() || !c.isCacheable(q) && hasDeadline && time.Until(deadline) < c.servers.timeout {
 		return c.trace.reportAnswer(ctx, q.Query, c.runFlight(ctx, nil, &sharedFlight{question: q}))
 	}
@@ -420,28 +389,21 @@ func (c *core) resolveShared(ctx, inlineCtx context.Context, q question, cached 
 	}
 }
 
-// isCacheable reports whether the Client searches its cache for an answer to q, and stores the answer there. It is
-// false without a Cache, and for messages that are not standard queries.
-//
-// It is also false for a query without RD, of type ANY, or of a class other than IN. A query with EDNS options is not
-// cacheable either, because the answer may suit only one client.
+// isCacheable reports whether the answer to q may come from the cache and be stored there. This requires a Cache, and a
+// standard query of class IN with the flag RD (recursion desired), without EDNS options, and of a type other than ANY.
 func (c *core) isCacheable(q question) bool { return c.conf.Cache != nil && q.IsCacheable() }
 
-// joinSecondFlight queries the servers again for q, and returns the result. It is called if first, an exchange that
-// this caller shared, ended without an answer because the caller that started it has timed out or left.
-//
-// The second exchange is also shared with other callers. If ctx ends, or there is no new result before the time end,
-// joinSecondFlight returns the result of first.
-//
-// There is no third exchange. So a forwarding loop that sends each question back to this Client comes to an end.
-func (c *core) joinSecondFlight(ctx context.Context, q question, end time.Time, first *sharedFlight) *result {
-	ctx, cancel := context.WithDeadline(ctx, end)
+// joinSecondFlight queries the servers again for q, because first, an exchange that callers shared, was cancelled or
+// timed out. It returns the new result, or the result of first if ctx ends or deadline passes earlier. The second
+// exchange is shared, too.
+func (c *core) joinSecondFlight(ctx context.Context, q question, deadline time.Time, first *sharedFlight) *result {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	if ctx.Err() != nil {
 		return first.r
 	}
-	q = c.findDomainRoute(q.Query) // the system's servers may have changed
-	f := c.joinOrStartFlight(ctx, nil, q, secondFlight)
+	q = c.findDomainRoute(q.Query)                      // the system's servers may have changed
+	f := c.joinOrStartFlight(ctx, nil, q, secondFlight) // there is no third flight, so that a forwarding loop ends
 	select {
 	case <-f.Done:
 		return f.r
@@ -467,13 +429,9 @@ func (c *core) cachedResult(ctx context.Context, q question, f cachedAnswer) *re
 	return r
 }
 
-// joinOrStartFlight adds the caller to the running exchange (flight) for the question q, and returns this flight. If
-// there is none, it starts one for the reason purpose. A new flight has the values of ctx, but does not end with ctx.
-// Client.Close cancels it.
-//
-// If inlineCtx is nil, a new flight runs in a goroutine of its own. It is cancelled when its last caller leaves, unless
-// its answer can be cached. If inlineCtx is not nil, a new flight runs in the calling goroutine, and joinOrStartFlight
-// returns when the flight has ended. The end of inlineCtx then cancels the flight.
+// joinOrStartFlight joins the running exchange for q, or starts one for the reason purpose, and returns it. A new
+// exchange has the values of ctx, but not its end. If inlineCtx is not nil, it runs in the calling goroutine, until
+// inlineCtx ends.
 func (c *core) joinOrStartFlight(ctx, inlineCtx context.Context, q question, purpose flightPurpose) *sharedFlight {
 	var buf [wire.MaxKey + 16]byte
 	key := q.AppendExchangeKey(buf[:0])
@@ -509,11 +467,8 @@ func (c *core) joinOrStartFlight(ctx, inlineCtx context.Context, q question, pur
 	return f
 }
 
-// runFlight queries the servers for the question of f, and returns the result. If callers share f, it also stores the
-// result in f.r and closes f.Done, which wakes these callers. Exchangers and Dialers get the values of ctx.
-//
-// The exchange is cancelled when ctx ends, when inlineCtx ends, after Timeout, or when a newer question displaces its
-// question from the full queue. inlineCtx may be nil.
+// runFlight queries the servers for the question of f, and returns the result. If callers share f, it stores the result
+// in f.r and closes f.Done. The query is cancelled after Timeout, or when ctx or inlineCtx ends. inlineCtx may be nil.
 func (c *core) runFlight(ctx, inlineCtx context.Context, f *sharedFlight) (r *result) {
 	if f.Done != nil {
 		defer func() {
@@ -534,21 +489,18 @@ func (c *core) runFlight(ctx, inlineCtx context.Context, f *sharedFlight) (r *re
 		}
 		defer c.wg.Done()
 	}
-	f.span.Begin(ctx, c.servers.timeout)
+	f.span.Begin(ctx, c.servers.timeout) // with the values of ctx, for Exchangers and Dialers
 	defer f.span.Cancel()
 	if f.inlineCtx = inlineCtx; inlineCtx != nil && inlineCtx.Done() != nil {
 		defer context.AfterFunc(inlineCtx, f.span.Cancel)()
 	}
-	c.queryQueue.enqueue(&f.queueEntry, &f.span, f.ApproximateZone())
+	c.queryQueue.enqueue(&f.queueEntry, &f.span, f.ApproximateZone()) // a full queue cancels the span of its oldest flight
 	defer c.queryQueue.dequeue(&f.queueEntry)
 	return c.resolveFlight(f)
 }
 
-// resolveFlight queries the servers for the question of f, and applies the TTL limits of the cache to the answer. If
-// f.server is set, it queries only that server and stores nothing in the cache.
-//
-// Otherwise it queries the Exchanger or servers of the question's route, and stores the result in the cache. If the
-// answer is an alias (CNAME) without its target, followAliases resolves the target.
+// resolveFlight queries the servers or the Exchanger for the question of f. It limits the TTLs of the result, stores it
+// in the cache, and returns it. If f.server is set, only that server is queried, and nothing is stored.
 func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 	if f.server != nil {
 		r = c.servers.retryUntilAvailable(&f.span, f.question, func(q question) *result {
@@ -565,12 +517,9 @@ func (c *core) resolveFlight(f *sharedFlight) (r *result) {
 	return r
 }
 
-// dequeueFlight removes f, an exchange that has ended with the result r, from the queue of questions that wait for
-// servers. It also replaces an error in r that the Client itself has caused.
-//
-// If f.inlineCtx has ended, an error or a failure response becomes context.Canceled. If a newer question has displaced
-// f, an error becomes ErrTooManyQuestions. If the Client was closed and callers share f, a cancellation becomes
-// transport.ErrClosed.
+// dequeueFlight removes the exchange f with the result r from the queue of waiting questions. If this Client caused the
+// failure, r gets the error context.Canceled (f.inlineCtx has ended), ErrTooManyQuestions (newer questions displaced f)
+// or transport.ErrClosed (Client.Close).
 func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	if f.inlineCtx != nil && f.inlineCtx.Err() != nil && r.isFailure(f.Query) { // even if a server has failed, because another server might have answered
 		r.answer, r.err = nil, newError(f.Query, context.Canceled)
@@ -584,9 +533,8 @@ func (c *core) dequeueFlight(f *sharedFlight, r *result) {
 	}
 }
 
-// storeResult applies the TTL limits of the Cache to r, the result of the exchange f, and stores its answer or failure
-// in the Cache. It stores nothing after Client.Close, for a question or an error that cannot be cached (isCacheable,
-// isUncacheable), or if f.server is set.
+// storeResult limits the TTLs of r, the result of the exchange f, and stores r in the Cache. It stores nothing after
+// Client.Close, for a query to one given server, or if the question or the error cannot be cached.
 func (c *core) storeResult(f *sharedFlight, r *result) {
 	q, cache := f.question, c.conf.Cache
 	ttl := r.limitTTL(q.Query, cache)
@@ -606,9 +554,9 @@ func (c *core) storeResult(f *sharedFlight, r *result) {
 	}
 }
 
-// deniesNamesBelow reports whether the source of the NXDOMAIN answer r to q is trusted to deny all names below q's name
-// as well (RFC 8020 §2). A server is trusted if its Upstream.TrustAD is set. An Exchanger is trusted if its optional
-// method NothingBelow returns true for q's name. The caller must check that r has the flag AD.
+// deniesNamesBelow reports whether the NXDOMAIN answer r also denies all names below q's name (RFC 8020 §2). This holds
+// if the server has Upstream.TrustAD, or if the Exchanger's method NothingBelow returns true. The caller must check
+// that r has the flag AD.
 func (c *core) deniesNamesBelow(q question, r *result) bool {
 	if r.from != nil {
 		return upstreamOf(r.from).TrustAD
@@ -636,10 +584,9 @@ func (c *core) queryServerAt(ctx context.Context, query *wire.Query, address str
 	return c.trace.reportAnswer(ctx, query, c.runFlight(ctx, nil, &sharedFlight{question: q, server: s}))
 }
 
-// isUncacheable reports whether an error must not be cached, because it says nothing about the servers. These errors
-// are a cancellation, Client.Close, ErrTooManyQuestions, and a list of the operating system's servers that cannot be
-// read. A lack of resources, routes or permissions on this machine is uncacheable, too. The result is false if err is
-// nil.
+// isUncacheable reports whether err must not be cached, because it says nothing about the servers. This holds for a
+// cancellation, Client.Close, ErrTooManyQuestions, a local error (no route, for example), and an unreadable list of the
+// operating system's servers. The result is false for nil.
 func isUncacheable(err error) bool {
 	return err != nil && (errors.As(err, new(*systemError)) || errors.Is(err, transport.ErrClosed) || errors.Is(err, ErrTooManyQuestions) ||
 		localerror.IsLocal(err) || errors.Is(err, context.Canceled))
@@ -663,10 +610,7 @@ func (c *core) expireOnSystemChange(now time.Time) {
 }
 
 // findSystemServers returns the operating system's servers that the Client queries, directly or through Exchangers.
-// Answers in the Cache become invalid when these servers change.
-//
-// newCore must not call findSystemServers, because this function creates the cores of other Clients that are Exchangers
-// of this Client. If two Clients were each other's Exchanger, each newCore would wait for the other.
+// newCore must not call it: two Clients that are each other's Exchanger would wait for each other.
 func (c *core) findSystemServers() []*system.Servers {
 	f := systemServerFinder{visited: map[*Client]bool{c.conf: true}}
 	f.visitClient(c.servers)
@@ -689,15 +633,13 @@ func (c *core) isAskedBy(e any) bool {
 	return f.visited[c.conf]
 }
 
-// currentOrigin returns the origin with which an answer to q is cached. It consists of the Client's number in the
-// Cache, the length of the domain of q's route, and the generation of the operating system's servers. The generation is
-// a number that changes with these servers. It is 0 if none of them may be queried for q.
-//
-// The caller must call currentOrigin before it queries the servers, because the system's servers may change meanwhile.
-func (c *core) currentOrigin(q question) (from answerOrigin) {
-	from.domainLen, from.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
+// currentOrigin returns the origin with which the cache stores an answer to q: the Client's number in the Cache, the
+// length of the route's domain, and a number that changes with the operating system's servers. The caller must call it
+// before it queries the servers.
+func (c *core) currentOrigin(q question) (origin answerOrigin) {
+	origin.domainLen, origin.client = uint8(q.domainLen), c.cacheClient // of MaxName bytes at most
 	if c.conf.Cache == nil {
-		return from
+		return origin
 	}
 	isSystem := c.servers.system != nil
 	if q.exchanger != nil && len(c.systemServers()) > 0 {
@@ -706,9 +648,9 @@ func (c *core) currentOrigin(q question) (from answerOrigin) {
 		isSystem = len(f.servers) > 0
 	}
 	if isSystem {
-		from.system = c.conf.Cache.systemGeneration()
+		origin.system = c.conf.Cache.systemGeneration()
 	}
-	return from
+	return origin
 }
 
 // A result is the answer to a question, or the error if there is no answer, and data for retries and Trace. Several
@@ -742,10 +684,7 @@ func (r *result) isFailure(q *wire.Query) bool {
 func (r *result) isFinalFailure() bool { return r.err == nil && r.answer.Outcome == wire.FinalFailure }
 
 // limitTTL raises or lowers the TTLs of the answer to the limits of the cache c, and returns how long c may store the
-// answer. It changes the answer, so it must be called before several callers share r.
-//
-// If c is nil, or q is not a standard query, no TTL is changed and the result is 0. It is also 0 for an error, and for
-// an answer with a part from the hosts file or a special-use zone.
+// answer. The result is 0 if it must not be stored, or c is nil. Callers must not share r yet.
 func (r *result) limitTTL(q *wire.Query, c *Cache) time.Duration {
 	if r.err != nil {
 		return 0
@@ -771,11 +710,9 @@ const (
 	secondFlight                           // the flight repeats a flight that ended without an answer
 )
 
-// A sharedFlight is one exchange of a question with the servers, whose result all callers with the same question share
-// (single flight). A question that must not be shared has a sharedFlight with a single caller.
-//
-// The goroutine that starts the flight sets question, server and purpose. The goroutine that runs it sets the other
-// fields, and then closes Done. Other goroutines may read these fields only after Done is closed.
+// A sharedFlight is one exchange with the servers, whose result all callers with the same question share (single
+// flight). The goroutine that starts it sets question, server and purpose. Other goroutines may read the remaining
+// fields only after Done is closed.
 type sharedFlight struct {
 	flight.Flight[string] // without callers: the flight is not shared
 
@@ -791,9 +728,8 @@ type sharedFlight struct {
 	r          *result         // the result
 }
 
-// leaveFlight removes one caller, whose context ctx has ended, from the shared exchange f (a flight). If no caller is
-// left, f is cancelled, and new callers with the question start another flight. f is not cancelled if its answer can be
-// cached, or if it runs in a caller's goroutine.
+// leaveFlight removes a caller, whose context ctx has ended, from the shared exchange f. Without callers f is
+// cancelled, but not if its answer can be cached or if it runs in a caller's goroutine.
 func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 	c.flightsMu.Lock()
 	defer c.flightsMu.Unlock()
@@ -802,17 +738,10 @@ func (c *core) leaveFlight(ctx context.Context, f *sharedFlight) {
 
 const maxTargets = 16 // limit of alias targets that are followed for one question
 
-// followAliases completes the answer r to q if r ends with an alias (CNAME) whose target the server did not resolve
-// (RFC 1034 §5.3.3). It resolves each target by the route of the target's name. It adds the origin of the target's
-// answer to from, which is the origin of r.
-//
-// It returns r unchanged unless q is a standard query with the flag RD (recursion desired) and q.isRouted is true: q's
-// domain has an Exchanger or servers of its own.
-//
-// The result is SERVFAIL if a target has no answer, if the aliases form a loop, or if there are too many of them
-// (maxTargets). If a query for a target ends with an error, the result is that error.
-func (c *core) followAliases(ctx context.Context, q question, r *result, from *answerOrigin) *result {
-	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted {
+// followAliases resolves an alias (CNAME) at the end of the answer r by the route of its target (RFC 1034 §5.3.3). It
+// adds the target's records to r, and their origin to origin. Aliases in a loop or without an answer give SERVFAIL.
+func (c *core) followAliases(ctx context.Context, q question, r *result, origin *answerOrigin) *result {
+	if r.err != nil || !q.IsStandard() || !q.WantsRecursion() || !q.isRouted { // !isRouted: the domain has no Exchanger or servers of its own
 		return r
 	}
 	asked, last := []*wire.Query{q.Query}, r.answer
@@ -832,7 +761,7 @@ func (c *core) followAliases(ctx context.Context, q question, r *result, from *a
 		}
 		more := c.answerLocally(ctx, next)
 		if r.isPartlyLocal = r.isPartlyLocal || more != nil; more == nil {
-			from.mergeOrigin(c.currentOrigin(next)) // before the servers can change
+			origin.mergeOrigin(c.currentOrigin(next)) // before the servers can change
 			more = c.servers.resolveByRoute(ctx, next, false)
 		}
 		switch {

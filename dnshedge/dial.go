@@ -25,18 +25,15 @@ var (
 	errBootstrap     = errors.New("dnshedge: an upstream's own name must not be resolved through it; give its address, or Upstream.Addrs")
 )
 
-// Dial returns an in-process connection to the Client, for the Dial field of a net.Resolver. It opens no socket. The
-// arguments network and address only appear in the connection's addresses and errors.
+// Dial returns an in-process connection to the Client, for the Dial field of a net.Resolver. network and address only
+// appear in the addresses and errors of the connection.
 //
-// Questions and responses are framed as over TCP (RFC 1035 §4.2.2), even if network is "udp", so responses are never
-// truncated. If a question cannot be answered, Read returns the error after the responses that are ready.
-//
-// A connection may have 128 questions in flight. Write fails for a further question, and for a message that is not a
-// standard query. The end of ctx, Close and Client.Close cancel the questions in flight.
-//
-// Dial returns an error if the Client's fields are invalid or ctx has ended. It also returns an error if a Dialer of
-// this Client calls Dial to resolve the host name of an upstream. The connection to the upstream would wait for the
-// answer, and the answer for the connection.
+//   - Messages have a length prefix, as over TCP (RFC 1035 §4.2.2), even if network is "udp".
+//   - Write accepts only standard queries, and at most 128 at a time. The end of ctx, Close and Client.Close cancel
+//     them.
+//   - Read returns the error of a query that cannot be answered, after the responses that are ready.
+//   - Dial fails if the Client's fields are invalid, if ctx has ended, or if ctx is from a dial that resolves the name
+//     of an upstream of this Client.
 func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	core, err := c.init()
 	if err != nil {
@@ -55,11 +52,9 @@ func (c *Client) Dial(ctx context.Context, network, address string) (net.Conn, e
 	return k, nil
 }
 
-// Resolver returns a net.Resolver that sends its questions to this Client. A net.Dialer can use it, and so can an
-// http.Transport through the DialContext of that net.Dialer. It can also replace net.DefaultResolver.
-//
-// Search domains, ndots and /etc/hosts have the same effect as in Go's own resolver. CompleteNames limits the search
-// domains to names without a dot.
+// Resolver returns a net.Resolver that sends its questions to this Client, for use in a net.Dialer or as
+// net.DefaultResolver. Search domains, ndots and /etc/hosts have the same effect as in Go's own resolver. A Dialer from
+// CompleteNames uses search domains only for names without a dot.
 func (c *Client) Resolver() *net.Resolver { return &net.Resolver{PreferGo: true, Dial: c.Dial} }
 
 // connAddr is the local or remote address of an inProcessConn.

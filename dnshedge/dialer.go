@@ -22,22 +22,13 @@ type Dialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// CompleteNames returns a Dialer that connects through d and treats host names with a dot as complete. It appends the
-// final dot to them, so that resolvers do not append search domains of resolv.conf. It does not change names without a
-// dot, IP addresses and paths of Unix sockets.
+// CompleteNames returns a Dialer that appends the final dot to host names with a dot, so that resolvers do not append
+// search domains, and connects through d. A nil d is a net.Dialer with Go's own resolver.
 //
-// A nil d stands for a net.Dialer with Go's own resolver, which uses only DNS and /etc/hosts.
+//	transport.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
 //
-// For example, for an http.Transport base, a Clone of http.DefaultTransport:
-//
-//	base.DialContext = dnshedge.CompleteNames(&net.Dialer{Resolver: client.Resolver()}).DialContext
-//
-// Without CompleteNames, a net.Resolver first appends each search domain to a name that has fewer dots than the option
-// ndots, which is 5 in Kubernetes. Stats.SearchMisses counts the questions with an appended search domain whose name
-// does not exist.
-//
-// With CompleteNames, a name with a dot that needs a search domain, such as api.default, is not found. If d uses the
-// resolver of the C library, names with a dot are not found in /etc/hosts.
+// Names with a dot that need a search domain, such as api.default, are not found. With the C library's resolver,
+// neither are names with a dot in /etc/hosts.
 func CompleteNames(d Dialer) Dialer {
 	if d == nil {
 		d = &net.Dialer{Resolver: &net.Resolver{PreferGo: true}}
@@ -66,9 +57,9 @@ type dialConfig struct {
 	sessions tls.ClientSessionCache // used unless conf has a session cache
 }
 
-// newDialer returns the Dialer for connections to an upstream. If the upstream's host is a name and Upstream.Addrs is
-// empty, the result is a bootstrapDialer, because the name must be resolved. Otherwise the result is the Client's
-// Dialer, or a net.Dialer if the Client has none.
+// newDialer returns the Dialer for connections to an upstream: the Client's Dialer, or a net.Dialer if it has none. If
+// the upstream's host is a name and Upstream.Addrs is empty, the Dialer is wrapped in a bootstrapDialer, because the
+// name must be resolved.
 func (d *dialConfig) newDialer(up Upstream) Dialer {
 	with := d.with
 	if with == nil {
@@ -89,17 +80,13 @@ const rememberAddress = time.Minute
 // long before it tries the second address of a name (RFC 8305 §5).
 const dialRemembered = 300 * time.Millisecond
 
-// A bootstrapDialer dials an upstream whose host is a name, and prevents the name from being resolved through the
-// upstream itself. The context of the dial contains a bootstrapMarker. With this context, Client.Dial fails for the
-// Client that has the upstream, and other Clients may resolve the name.
-//
-// If the Dialer is a net.Dialer, the address of a successful dial is used for one minute without another lookup. It is
-// discarded earlier if a dial to it or a handshake fails. Addresses found by other Dialers are not stored, because the
-// remote address of a connection may be that of a proxy.
+// A bootstrapDialer dials an upstream whose host is a name. The context of its dials makes Client.Dial fail, so that
+// the name is not resolved through the upstream itself. If Dialer is a net.Dialer, the address of a successful dial is
+// reused for one minute.
 type bootstrapDialer struct {
 	Dialer
 	config    *dialConfig // configuration of the Client of the upstream
-	remembers bool        // Dialer is a net.Dialer
+	remembers bool        // Dialer is a net.Dialer; others may connect to a proxy, whose address is not stored
 
 	mu             sync.Mutex // guards the fields below
 	rememberedAddr string     // the remembered address; empty: none
@@ -152,9 +139,8 @@ func (d *bootstrapDialer) remember(at string) {
 
 type bootstrapKey struct{}
 
-// A bootstrapMarker is a value in the context of a dial to an upstream whose host is a name. With this context,
-// Client.Dial fails if the Client has that upstream. If it did not fail, the query for the name would wait for the
-// dial, and the dial for the query.
+// A bootstrapMarker is a value in the context of a dial to an upstream whose host is a name. It makes Client.Dial fail
+// for the Client of the upstream: the query for the name would wait for the dial, and the dial for the query.
 type bootstrapMarker struct {
 	by   *dialConfig      // identifies the Client that has the upstream
 	from *bootstrapMarker // the lookup of another upstream's name during which this lookup is made; nil: none
@@ -200,13 +186,9 @@ func (d *dialConfig) newTLSConfig(up Upstream) *tls.Config {
 	return t
 }
 
-// pinCertificate makes handshakes with the configuration t fail unless the server has a pinned public key. keys lists
-// the pins, as base64 SHA-256 hashes (see publicKeyPin).
-//
-// If t verifies the certificate, any key in a verified chain may be pinned. Without verification, the key of the
-// server's own certificate must be pinned, because the server has not proven that it has the others.
-//
-// If the server's name in t is an IP address, the pin replaces the verification of the certificate.
+// pinCertificate makes handshakes with t fail if the server has no pinned public key. keys are base64 SHA-256 hashes. A
+// key in a verified chain matches, or the key of the server's own certificate. If t.ServerName is an IP address,
+// the pin replaces verification.
 func pinCertificate(t *tls.Config, keys []string) {
 	if _, err := netip.ParseAddr(t.ServerName); err == nil {
 		t.InsecureSkipVerify = true // the pin identifies the server
@@ -220,7 +202,7 @@ func pinCertificate(t *tls.Config, keys []string) {
 		}
 		own := publicKeyPin(s.PeerCertificates[0])
 		found := slices.Contains(keys, own)
-		for _, chain := range s.VerifiedChains {
+		for _, chain := range s.VerifiedChains { // empty without verification: the server has not proven that it has other keys
 			found = found || slices.ContainsFunc(chain, func(c *x509.Certificate) bool { return slices.Contains(keys, publicKeyPin(c)) })
 		}
 		if !found {

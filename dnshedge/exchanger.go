@@ -14,21 +14,19 @@ import (
 	"github.com/gohedge/hedge/internal/race"
 )
 
-// An Exchanger answers DNS questions. It must be safe for concurrent use. It is implemented by *Client, by
-// *recursor.Resolver, which resolves from the root, and by *dns.Client of github.com/miekg/dns. A Client passes an
-// empty address to its Exchangers, so a *dns.Client, which needs an address, must be wrapped.
+// An Exchanger answers DNS questions. It must be safe for concurrent use. *Client, *recursor.Resolver and *dns.Client
+// of github.com/miekg/dns are Exchangers. A Client passes an empty address to its Exchangers, so a *dns.Client must be
+// wrapped.
 //
 // An Exchanger may have these optional methods:
 //
-//   - IgnoresOptions(): it is never called. If it exists, the Client sends questions to the Exchanger without the EDNS
-//     options of the Client's callers.
-//   - NothingBelow(name string) bool: if it returns true, an NXDOMAIN response with the AD bit for name also holds for
-//     all names below name (RFC 8020), and the Client does not query these names.
-//   - Identity() string: it identifies the source of the answers. Client.Import accepts answers from an Exchanger with
-//     the same type and the same Identity. It accepts none if the Identity is empty.
-//   - Unwrap() any: it returns the Exchanger to which this Exchanger sends its questions. A Client calls it to find out
-//     whether answers come from the operating system's servers. Cached answers of these servers become invalid when
-//     the servers change.
+//   - IgnoresOptions(): if it exists, questions are sent to the Exchanger without EDNS options. It is never called.
+//   - NothingBelow(name string) bool: whether an NXDOMAIN response with the AD bit for name holds for all names below
+//     it, too (RFC 8020).
+//   - Identity() string: identifies the source of the answers. Client.Import accepts only answers from an Exchanger
+//     with the same type and Identity, and none if the Identity is empty.
+//   - Unwrap() any: the Exchanger to which this Exchanger sends its questions. If that uses the operating system's
+//     servers, cached answers become invalid when these servers change.
 type Exchanger interface {
 	// ExchangeContext answers the question of m, which it must not change. It returns the response r and the duration
 	// rtt of the exchange, or an error. address is the server to ask, or empty for the Exchanger's own choice.
@@ -37,11 +35,8 @@ type Exchanger interface {
 
 var _ Exchanger = (*dns.Client)(nil)
 
-// callExchanger sends q to the Exchanger e, and checks that the response belongs to q. It returns an error if e fails,
-// panics, returns no response, or returns a response that cannot be packed or does not belong to q.
-//
-// If ctx contains settings of package hedge for a single call, such as a hedge delay, e gets a context without them.
-// Otherwise they would also apply to the requests that e sends, such as a POST.
+// callExchanger sends q to the Exchanger e, and returns its answer. It returns an error if e fails, panics or returns
+// no response, or if the response cannot be packed or does not belong to q.
 func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Answer, err error) {
 	defer usercode.RecoverPanic("Exchanger", &err)
 	id := wire.RandomID()
@@ -49,7 +44,7 @@ func callExchanger(ctx context.Context, q *wire.Query, e Exchanger) (_ *wire.Ans
 	if err := m.Unpack(q.Append(nil, id, wire.PackOptions{Size: wire.DefaultUDPSize})); err != nil {
 		return nil, fmt.Errorf("dnshedge: query for an Exchanger: %w", err)
 	}
-	once, _ := race.SingleAttemptContext(ctx)
+	once, _ := race.SingleAttemptContext(ctx) // hedge settings of the call must not apply to requests that e sends
 	r, _, err := e.ExchangeContext(once, m, "")
 	switch {
 	case err != nil:

@@ -14,9 +14,9 @@ import (
 // subqueueCount is the number of subqueues. It is so large that few domains share a subqueue with a flooded domain.
 const subqueueCount = 128
 
-// A fairQueue holds waiting queries in subqueues, by the domain of their question or by client. If the queue is full,
-// the oldest query of the longest subqueue is cancelled. So a flood of questions in one domain, whose servers do not
-// answer, displaces its own queries first. A fairQueue is safe for concurrent use.
+// A fairQueue holds waiting queries in subqueues, by the domain of the question or by client. A full queue cancels the
+// oldest query of its longest subqueue, so a flood of questions in one domain displaces itself first. It is safe for
+// concurrent use.
 type fairQueue struct {
 	max int // limit of waiting queries
 
@@ -62,11 +62,9 @@ func (l *subqueue) removeQuery(p *queuedQuery) {
 // A canceller is a query in a fairQueue. The queue calls Cancel when it removes the query because the queue is full.
 type canceller interface{ Cancel() }
 
-// enqueue adds the query c to the queue, with p as its entry. p must be the zero value, and the caller must pass p to
-// dequeue when the query has ended. subqueueKey selects the subqueue: it is the domain of the question, or the client's
-// address.
-//
-// If the queue is full, enqueue removes the oldest query of the longest subqueue, which may be c, and calls its Cancel.
+// enqueue adds a query with its entry p, the zero value, to the subqueue for a domain or a client's address. If the
+// queue is full, it cancels the oldest query of the longest subqueue. The caller must call dequeue when the query has
+// ended.
 func (l *fairQueue) enqueue(p *queuedQuery, c canceller, subqueueKey string) {
 	l.mu.Lock()
 	l.arrivals++
@@ -101,8 +99,8 @@ func (l *fairQueue) selectSubqueue(subqueueKey string) *subqueue {
 }
 
 // selectQueryToDrop returns the query to remove from a full queue: the oldest query of the longest subqueue. Lengths
-// are compared in eighths of the queue's limit (subqueueShare), so that small differences do not count. Of several
-// longest subqueues, it selects the one with the oldest query. The caller must hold mu.
+// are compared in eighths of the queue's limit. Of several longest subqueues, it selects the one with the oldest query.
+// The caller must hold mu.
 func (l *fairQueue) selectQueryToDrop() (oldest *queuedQuery) {
 	for i := range l.subqueues {
 		candidate := &l.subqueues[i]
@@ -152,11 +150,10 @@ func newClientQueues(maxInFlight int) *clientQueues {
 	return &clientQueues{datagrams: fairQueue{max: n}, streams: fairQueue{max: n}}
 }
 
-// selectQueue returns the queue in which a client's query waits, and the key of its subqueue in that queue.
-//
-// Over UDP the key is the domain of the question, because a UDP client can forge its address. Over streams it is the
-// client's IPv4 address or IPv6 /64 network.
-func (w *clientQueues) selectQueue(client net.Addr, q *wire.Query) (l *fairQueue, subqueueKey string) {
+// selectQueue returns the queue for a client's query, and the key of its subqueue. Over UDP the key is the domain of
+// the question, because a client can forge its address. Over streams it is the client's IPv4 address or IPv6 /64
+// network.
+func (w *clientQueues) selectQueue(client net.Addr, q *wire.Query) (queue *fairQueue, subqueueKey string) {
 	if _, datagram := client.(*net.UDPAddr); datagram {
 		return &w.datagrams, q.ApproximateZone()
 	}

@@ -15,39 +15,19 @@ const (
 	defaultMaxDelay   = 2 * time.Second
 )
 
-// Hedge configures when a Client sends hedges, and how many. A hedge is a second query for a question whose first query
-// may still be answered. A field that is zero has its default. The zero value suits most programs.
+// Hedge configures when a Client sends hedges, and how many. A hedge is a second query for a question that is still
+// unanswered. A field that is zero has its default. The zero value suits most programs.
 //
-// A hedge starts after the longer of two delays, which are learned for each upstream. The loss delay is the usual time
-// of an answer from the server's cache plus a margin, after which a packet is probably lost. The slow delay is the
-// shortest delay at which the budget suffices to hedge every question that is still unanswered.
-//
-// A hedge is not a retransmission. A query without an answer is sent again after the server's retransmission timeout
-// (RFC 6298), even if hedging is off. The timeout is 1 s before the first measurement, and 200 ms at least. Each
-// retransmission doubles it for all questions to the server, until the server answers one.
-//
-// Retransmissions are limited by credits of each server. A server starts with 20 credits and earns one for each answer.
-// It keeps at most 20, plus one for each answer of the last two to four seconds.
-//
-// The first retransmission of a question spends a credit, or else a token of the hedge budget. Later ones spend a
-// token, or else a credit if at least ten remain. Retransmissions to a server that has stopped answering spend only
-// tokens.
-//
-// A server whose answers suddenly take 3 s gets about 20 retransmissions in all. On average, a server that loses half
-// of the queries is asked 1.9 times per question, and a server that answers 2 % of them 1.1 times.
-//
-// Over a stream, an answer to another question shows that the connection works, so the wait for the retransmission
-// begins again. The whole wait lasts at most 1 s, half of the question's remaining time, or the retransmission timeout,
-// whichever is longest.
-//
-// A Protocol recovers lost packets itself. A question over a Protocol is therefore not retransmitted to the server that
-// got its last query, unless that server has several addresses.
-//
-// The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well; see the Operation section of the
-// package documentation.
-//
-// A question is not hedged if its context is that of a hedge of package hedge, or was returned by hedge.WithoutHedging.
-// It may still share the exchange of another caller with the same question, and that exchange may be hedged.
+//   - The hedge delay is learned for each upstream. It is the time after which a packet is probably lost, or longer if
+//     the hedge budget would not suffice for all questions that are then unanswered.
+//   - A query without an answer is sent again (retransmission, RFC 6298), even if hedging is off. The timeout is 1 s
+//     before the first measurement, and 200 ms at least. Each retransmission doubles it for all questions, until the
+//     server answers.
+//   - A retransmission spends a credit of the server, or a token of the hedge budget. A server starts with 20 credits
+//     and earns one for each answer.
+//   - A question is not hedged if its context is that of a hedge, or is from hedge.WithoutHedging. It may share the
+//     exchange of another caller, which may be hedged.
+//   - The environment variables HEDGE_DISABLED and HEDGE_MODE apply to DNS as well.
 type Hedge struct {
 	// Off turns hedging off. Lost queries are still retransmitted.
 	Off bool

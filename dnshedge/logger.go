@@ -11,10 +11,8 @@ import (
 
 const maxRecords = 1024 // limit of records that wait for a logger
 
-// A logQueue passes log records to the user's handler in order, from a separate goroutine. So code that logs may hold
-// locks, and the handler may be slow or send questions to the Client.
-//
-// A record is dropped if maxRecords records are waiting. A logQueue is safe for concurrent use.
+// A logQueue passes log records to the user's handler in order, from a separate goroutine, so that code that logs may
+// hold locks. A record is dropped if 1024 records (maxRecords) wait. A logQueue is safe for concurrent use.
 type logQueue struct {
 	panics *atomic.Int64 // counts panics of loggers
 

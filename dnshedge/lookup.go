@@ -24,12 +24,11 @@ func (c *Client) LookupNetIP(ctx context.Context, network, host string) ([]netip
 	return c.Resolver().LookupNetIP(ctx, network, host)
 }
 
-// LookupAddrs looks up the addresses of a host, with their TTLs. A TTL is not longer than the TTLs of the CNAMEs that
-// lead to the address. The host is a complete name: search domains and /etc/hosts are not used, but Client.Hosts is.
-// IPv4 addresses come first. If host is an address, it is returned with TTL 0.
+// LookupAddrs looks up the addresses of a host with their TTLs, IPv4 first. host is a complete name: Client.Hosts is
+// used, but search domains and /etc/hosts are not. An address as host is returned with TTL 0.
 //
-// If there are addresses of one family, an error of the other family is ignored. An answer of the other family that
-// comes more than 50 ms later is ignored, too (RFC 8305 §3). Errors are of type *net.DNSError.
+// If one family has addresses, an error of the other is ignored, and also an answer that comes more than 50 ms later
+// (RFC 8305 §3). Errors are of type *net.DNSError.
 func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error) {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return []AddrTTL{{Addr: ip}}, nil
@@ -68,9 +67,9 @@ func (c *Client) LookupAddrs(ctx context.Context, host string) ([]AddrTTL, error
 	return nil, lookup.NewNotFoundError(host)
 }
 
-// Warm prepares the Client, so that the first question is as fast as later ones. It connects to all servers, measures
-// their round trip times, and looks up the addresses of the given names. It returns when this is done, or when ctx
-// ends. The error joins the errors of all servers and names that failed.
+// Warm prepares the Client for its first question. It connects to the default and the fallback servers, measures their
+// round trip times, and then looks up the addresses of names. It returns when this is done, or when ctx ends. The error
+// joins the errors of all servers and names that failed.
 func (c *Client) Warm(ctx context.Context, names ...string) error {
 	core, err := c.init()
 	if err != nil {

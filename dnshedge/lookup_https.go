@@ -30,14 +30,12 @@ type HTTPSService struct {
 	TTL      time.Duration // time for which the service, and the aliases that lead to it, may be used
 }
 
-// LookupHTTPS looks up the HTTPS records of the origin https://host:port (RFC 9460). The host is a complete name, and
-// port 0 means 443. The services are in the order in which clients try them, and in random order within a priority.
+// LookupHTTPS looks up the HTTPS records of the origin https://host:port (RFC 9460). host is a complete name, and port
+// 0 means 443. The services are in the order in which clients try them. The result is empty, without an error, if there
+// are no records or one is malformed.
 //
-// The result is empty, without an error, if there are no records: the origin is then reached without them. It is also
-// empty if a record is malformed. Records with mandatory parameters that [HTTPSService] does not support are omitted.
-//
-// Errors are of type *net.DNSError. After an error a client may connect without the records. If DNSSEC or TLS protects
-// the responses, it should not, because an attacker could have caused the error (RFC 9460 §3.1).
+// Errors are of type *net.DNSError. If DNSSEC or TLS protects the responses, a client should not connect after an error
+// (§3.1).
 func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]HTTPSService, error) {
 	if !lookup.IsHostName(host) {
 		return nil, lookup.NewNotFoundError(host)
@@ -46,21 +44,21 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	if port != 0 && port != 443 {
 		name = fmt.Sprintf("_%d._https.%s", port, name) // §9.1
 	}
-	target, least := "", uint32(1<<32-1)
+	target, maxTTL := "", uint32(1<<32-1)
 	for range maxAliases {
-		records, err := c.lookupHTTPS(ctx, name, &least)
+		records, err := c.lookupHTTPS(ctx, name, &maxTTL)
 		if err != nil {
 			return nil, lookup.NewDNSError(host, err)
 		}
 		alias := slices.IndexFunc(records, func(r *dns.HTTPS) bool { return r.Priority == 0 })
 		if alias < 0 {
-			services := parseServices(records, least)
+			services := parseServices(records, maxTTL)
 			if len(records) == 0 && target != "" {
-				services = []HTTPSService{{Target: target, TTL: time.Duration(least) * time.Second}} // §3
+				services = []HTTPSService{{Target: target, TTL: time.Duration(maxTTL) * time.Second}} // §3
 			}
 			return services, nil
 		}
-		target, least = records[alias].Target, min(least, records[alias].Hdr.Ttl)
+		target, maxTTL = records[alias].Target, min(maxTTL, records[alias].Hdr.Ttl)
 		if target == "." {
 			return nil, &net.DNSError{Err: "no such service", Name: host, IsNotFound: true} // §2.5.1
 		}
@@ -69,12 +67,9 @@ func (c *Client) LookupHTTPS(ctx context.Context, host string, port uint16) ([]H
 	return nil, &net.DNSError{Err: fmt.Sprintf("more than %d aliases", maxAliases), Name: host}
 }
 
-// lookupHTTPS queries the HTTPS records of a name, and returns the records at the end of the name's CNAME chain. It
-// returns nil, without an error, if the name does not exist, has no HTTPS records, or has a malformed one.
-//
-// *least is the longest time in seconds for which the caller may use the records. If a TTL of a CNAME in the chain is
-// shorter, lookupHTTPS sets *least to that TTL.
-func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (out []*dns.HTTPS, err error) {
+// lookupHTTPS queries the HTTPS records of a name, and returns the records at the end of its CNAME chain. It lowers
+// *maxTTL, in seconds, to the TTLs of the CNAMEs. The result is nil if there are no records, or one is malformed.
+func (c *Client) lookupHTTPS(ctx context.Context, name string, maxTTL *uint32) (out []*dns.HTTPS, err error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeHTTPS)
 	r, _, err := c.ExchangeContext(ctx, m, "")
@@ -87,7 +82,7 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 		return nil, lookup.RcodeError(r.Rcode)
 	}
 	malformed := false
-	*least = lookup.FollowCNAMEs(r, name, *least, func(rr dns.RR, _ uint32) bool {
+	*maxTTL = lookup.FollowCNAMEs(r, name, *maxTTL, func(rr dns.RR, _ uint32) bool {
 		https, ok := rr.(*dns.HTTPS)
 		if ok {
 			out = append(out, https)
@@ -101,16 +96,13 @@ func (c *Client) lookupHTTPS(ctx context.Context, name string, least *uint32) (o
 	return out, nil
 }
 
-// parseServices converts HTTPS records in ServiceMode (RFC 9460), whose priority is not 0, to HTTPSServices. The
-// services are sorted by priority, and are in random order within a priority. The TTL of a service is that of its
-// record, but at most least, in seconds.
-//
-// A record is omitted if a mandatory parameter is missing or not supported (RFC 9460 §8), or if it has no-default-alpn
-// without alpn (§7.1.1).
-func parseServices(records []*dns.HTTPS, least uint32) (out []HTTPSService) {
+// parseServices converts HTTPS records whose priority is not 0 to HTTPSServices, by priority and in random order within
+// a priority. TTLs are limited to maxTTL, in seconds. Records that a client must not use are omitted (RFC 9460 §7.1.1,
+// §8).
+func parseServices(records []*dns.HTTPS, maxTTL uint32) (out []HTTPSService) {
 	for _, r := range records {
 		if s, err := parseService(r); err == nil {
-			s.TTL = time.Duration(min(least, r.Hdr.Ttl)) * time.Second
+			s.TTL = time.Duration(min(maxTTL, r.Hdr.Ttl)) * time.Second
 			out = append(out, s)
 		}
 	}

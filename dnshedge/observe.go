@@ -24,14 +24,11 @@ type clientSettings struct {
 	shadow  bool        // hedges are counted and not sent
 }
 
-// init creates the hedging engine with the configuration conf, the notifier that calls the observers in all, and the
-// log. The environment variables HEDGE_DISABLED and HEDGE_MODE may turn hedging off, or turn shadow mode on or off. In
-// shadow mode, hedges are counted and not sent.
-//
-// name is the Client's name, for observers and log records. logger may be nil. panics counts the panics of observers
-// and loggers. init returns an error if an observer in all is nil.
-func (o *clientSettings) init(conf policy.Config, name string, all []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
-	for i, one := range all {
+// init creates the hedging engine, the notifier for userObservers, and the log. The environment variables
+// HEDGE_DISABLED and HEDGE_MODE have precedence over conf. logger may be nil. panics counts the panics of observers and
+// loggers. init returns an error if an observer is nil.
+func (o *clientSettings) init(conf policy.Config, name string, userObservers []observe.Observer, logger *slog.Logger, panics *atomic.Int64) error {
+	for i, one := range userObservers {
 		if one == nil {
 			return fmt.Errorf("dnshedge: Client.Observers[%d] is nil", i)
 		}
@@ -45,7 +42,7 @@ func (o *clientSettings) init(conf policy.Config, name string, all []observe.Obs
 	if !o.log.IsDiscarded() {
 		conf.Changed = o.log.LogChange
 	}
-	o.watcher = observers.NewNotifier(all, o.log.LogObserverPanic)
+	o.watcher = observers.NewNotifier(userObservers, o.log.LogObserverPanic)
 	conf.Client, conf.Protocol, conf.Notifier = name, protocol, o.watcher
 	o.log.LogEnvironment(environment)
 	o.engine = policy.New(conf)

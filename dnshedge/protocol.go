@@ -10,12 +10,12 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/transport"
 )
 
-// A Protocol is a protocol for upstreams that another package provides, for example DNS over QUIC in the module
-// dnshedge/quic. RegisterProtocol makes it available. The fields Scheme, RFC, Port and Dial must be set.
+// A Protocol is a protocol for upstreams that another package provides, such as DNS over QUIC. RegisterProtocol makes
+// it available. All fields except Path must be set.
 //
-// The Client keeps the connections that Dial opens, and shares them among queries. It opens a second connection for
-// hedges. The protocol must recover lost packets itself. The Client sends a late query to the same server again only as
-// a hedge, or if Upstream.Addrs has several addresses.
+// The Client keeps the connections that Dial opens, and shares them among queries. The protocol must recover lost
+// packets itself: the Client sends a query to the same server again only as a hedge, or if Upstream.Addrs has several
+// addresses.
 type Protocol struct {
 	Scheme string // scheme of the address in ParseUpstream, and value of Upstream.Net
 	RFC    int    // number of the RFC that specifies the protocol

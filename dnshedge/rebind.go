@@ -12,30 +12,23 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
-// RebindFilter removes private addresses from the answers of servers. It prevents DNS rebinding: without it, the owner
-// of a public name can point the name at a host of the program's network. Then a browser that shows a page from that
-// name may be used to access the host.
+// RebindFilter removes private addresses from the answers of servers. It prevents DNS rebinding, an attack in which a
+// public name points at a host of the program's network. The zero value has no exceptions.
 //
-// The filter removes A and AAAA records with private, loopback, link-local, site-local or unspecified (0.0.0.0/8 and
-// ::) addresses. It also removes 100.64.0.0/10 (RFC 6598) and 192.0.0.0/24 (RFC 6890), except its anycast addresses and
-// those of ipv4only.arpa. IPv6 addresses that embed one of these (RFC 3056, RFC 4291 §2.5.5, RFC 6052) or are in
-// 64:ff9b:1::/48 (RFC 8215) are removed as well.
-//
-// The filter removes HTTPS and SVCB records with one of these addresses as a hint. A filtered answer has the extended
-// error 15, Blocked (RFC 8914), and no AD bit.
-//
-// The filter is not applied to special-use names, the hosts file, names in Client.Routes, and names in domains for
-// which the system has separate servers. It is also not applied to an answer that another Client has stored in the
-// shared Cache.
-//
-// Where the filter applies, Client.Import skips answers that a Client with another RebindFilter, or without one, has
-// received.
-//
-// The zero value has no exceptions. Block lists that are queried by DNS, for example lists of spammers, answer with
-// loopback addresses, so Allow must contain their domains.
+//   - It removes A and AAAA records with private, loopback, link-local, site-local or unspecified (0.0.0.0/8 and ::)
+//     addresses.
+//   - It also removes addresses in 100.64.0.0/10 (RFC 6598), 64:ff9b:1::/48 (RFC 8215), and 192.0.0.0/24 (RFC 6890)
+//     except its anycast addresses and those of ipv4only.arpa.
+//   - It removes IPv6 addresses that embed one of these addresses (RFC 3056, RFC 4291 §2.5.5, RFC 6052), and HTTPS and
+//     SVCB records with one of them as a hint.
+//   - A filtered answer has the extended error 15, Blocked (RFC 8914), and no AD bit.
+//   - It is not applied to special-use names, the hosts file, names in Client.Routes, domains for which the system has
+//     separate servers, and answers of another Client in a shared Cache.
+//   - Client.Import skips answers that a Client with a different RebindFilter, or without one, has received.
 type RebindFilter struct {
 	// Allow lists domains whose names, and all names below them, may have private addresses. The name in the question
-	// decides, and not the target of an alias.
+	// decides, and not the target of an alias. Block lists that are queried by DNS answer with loopback addresses, so
+	// Allow must contain their domains.
 	Allow []string
 }
 
@@ -50,9 +43,9 @@ func (f *RebindFilter) validate() error {
 	return nil
 }
 
-// filterAnswer removes records with private addresses from the answer a to q, unless Allow contains q's name or a
-// domain above it. The caller must not have shared a with other goroutines. filterAnswer returns an error if the
-// message cannot be parsed, or packed again. Then a is unchanged.
+// filterAnswer removes records with private addresses from the answer a to q, except if Allow contains q's name or a
+// domain above it. No other goroutine may use a. If a cannot be parsed or packed, it is unchanged, and the result is an
+// error.
 func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	isAllowed := func(domain string) bool { return dns.IsSubDomain(dns.Fqdn(domain), q.PresentationName()) }
 	return a.Edit(func(m *dns.Msg) bool {
@@ -69,9 +62,8 @@ func (f *RebindFilter) filterAnswer(q *wire.Query, a *wire.Answer) error {
 	})
 }
 
-// isPrivateRecord reports whether a record contains an address that RebindFilter removes. The address is the data of an
-// A or AAAA record, or a hint in an HTTPS or SVCB record. The result is also true if a record of one of these types
-// cannot be parsed.
+// isPrivateRecord reports whether RebindFilter removes a record: an A or AAAA record with a private address, an HTTPS
+// or SVCB record with a private address as a hint, or a record of one of these types that cannot be parsed.
 func isPrivateRecord(rr dns.RR) bool {
 	switch rr := rr.(type) {
 	case *dns.A:
