@@ -1158,11 +1158,18 @@ func (j *dnsChecker) existsBelow(name string, from, until time.Duration) bool {
 	return false
 }
 
-// checkQueryCount checks the total number of queries.
+// checkQueryCount checks the total number of queries. A question that may be the reason for the end of its connection is
+// repeated eight times. Each time, each server that closes connections gets a query and a hedge.
 func (j *dnsChecker) checkQueryCount() {
 	end := j.w.end + time.Minute
 	probes := 3 * len(j.w.servers) * (12 + int(end/(10*time.Second)))
-	most := probes + len(j.w.asks)*2*(4+len(j.w.servers))
+	closing := 0
+	for _, s := range j.w.servers {
+		if slices.ContainsFunc(s.faults, func(f *dnsFault) bool { return f.kind == "closes" }) {
+			closing++
+		}
+	}
+	most := probes + len(j.w.asks)*2*max(4+len(j.w.servers), 9*closing)
 	if j.w.way.by == "loop" {
 		wire := int64(0)
 		for _, c := range j.client.clients {
