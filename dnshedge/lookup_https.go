@@ -31,8 +31,9 @@ type HTTPSService struct {
 }
 
 // LookupHTTPS looks up the HTTPS records of the origin https://host:port (RFC 9460). host is a complete name, and port
-// 0 means 443. The services are in the order in which clients try them. The result is empty, without an error, if there
-// are no records or one is malformed.
+// 0 means 443. The services are in the order in which clients try them, and random among equal priorities. The result
+// is empty, without an error, if there are no records or one is malformed. Records with mandatory parameters that
+// [HTTPSService] does not support are omitted.
 //
 // Errors are of type *net.DNSError. If DNSSEC or TLS protects the responses, a client should not connect after an error
 // (§3.1).

@@ -61,7 +61,7 @@ type ProtocolConn interface {
 
 // ErrNoStream is the error of a query that was not sent, because the server limits the number of queries in flight over
 // a connection, for example by its HTTP/2 or QUIC streams.
-var ErrNoStream = localerror.ErrBusy
+var ErrNoStream = localerror.ErrNoStream
 
 // RegisterProtocol makes the protocol p available to all Clients. It must be called by an init function. It panics if
 // Scheme, RFC, Port or Dial is not set, or if the scheme is registered already.

@@ -8,9 +8,9 @@ import (
 	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 )
 
-// ErrBusy is the error of a query that was not sent. The server limits the streams of a connection, and no stream became
-// free in time.
-var ErrBusy = errors.New("dnshedge: no stream of the server is free in time")
+// ErrNoStream is the error of a query that was not sent. The server limits the streams of a connection, and no stream
+// became free in time.
+var ErrNoStream = errors.New("dnshedge: no stream of the server is free in time")
 
 var local = [...]syscall.Errno{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
@@ -18,8 +18,8 @@ var local = [...]syscall.Errno{
 }
 
 // IsLocal reports whether err was caused by this machine or its network, and not by the server or the name. Examples
-// are a lack of file descriptors, memory, routes or permissions. It also returns true for ErrBusy: no stream was free,
-// so the query was not sent. Callers must not regard these errors as failures of the server.
+// are a lack of file descriptors, memory, routes or permissions. It also returns true for ErrNoStream: no stream was
+// free, so the query was not sent. Callers must not regard these errors as failures of the server.
 func IsLocal(err error) bool {
-	return errors.Is(err, ErrBusy) || socketerror.IsAny(err, local[:]...)
+	return errors.Is(err, ErrNoStream) || socketerror.IsAny(err, local[:]...)
 }

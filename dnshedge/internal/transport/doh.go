@@ -47,10 +47,10 @@ const (
 	pingWait  = 2 * time.Second // time to wait for the response to a ping
 )
 
-// errNoStream is the error of a request for which an httpConn has no free stream, so that net/http has tried to open a
-// second connection. It is also the error of a request whose httpConn turned out to use HTTP/1.1, where a connection
-// carries one request at a time. The request must be sent again, over another httpConn if possible.
-var errNoStream = errors.New("dnshedge: server allows no more streams")
+// errMustChangeConn is the error of a request for which an httpConn has no free stream, so that net/http has tried to
+// open a second connection. It is also the error of a request whose httpConn turned out to use HTTP/1.1, where a
+// connection carries one request at a time. The request must be sent again, over another httpConn if possible.
+var errMustChangeConn = errors.New("dnshedge: request must use another connection")
 
 // A StatusError is the error of a query whose HTTP response had a status code other than 200. Its value is that code.
 type StatusError int
@@ -237,7 +237,7 @@ func (d *httpsTransport) sendRequest(ctx context.Context, q *wire.Query, pool in
 		a, more, written, err = d.sendOverConn(ctx, h, q)
 		setup += more
 		// Without a free stream, send q again, except if it was written and must not be repeated.
-		if !errors.Is(err, errNoStream) || written && !q.IsStandard() || ctx.Err() != nil {
+		if !errors.Is(err, errMustChangeConn) || written && !q.IsStandard() || ctx.Err() != nil {
 			return a, setup, written, err
 		}
 	}
@@ -301,8 +301,8 @@ func (p *requestProgress) sentAt() time.Time {
 }
 
 // acquireConn returns a connection for q from the pool with this index, or a new one if pool is exclusivePool. It may
-// wait until ctx ends. The error is localerror.ErrBusy if q would probably miss its deadline. The caller must pass the
-// connection to fetchAnswer.
+// wait until ctx ends. The error is localerror.ErrNoStream if q would probably miss its deadline. The caller must pass
+// the connection to fetchAnswer.
 func (d *httpsTransport) acquireConn(ctx context.Context, q *wire.Query, pool int, w *QueryPath) (*httpConn, error) {
 	switch {
 	case pool == exclusivePool:
@@ -354,13 +354,13 @@ func (d *httpsTransport) fetchAnswer(ctx context.Context, h *httpConn, q *wire.Q
 	if !wasEstablished || sent.opened.Load() {
 		setup = sent.sentAt().Sub(start)
 	}
-	lacksStream := errors.Is(err, errNoStream)
+	lacksStream := errors.Is(err, errMustChangeConn)
 	if err != nil && sent.writtenAt.Load() == 0 && !lacksStream {
 		d.forgetAddress() // the handshake may have failed
 	}
 	if h.pool != nil && lacksStream && !h.pool.lowerCapacity(h) {
 		if q == wire.RootServers {
-			err = localerror.ErrBusy
+			err = localerror.ErrNoStream
 		} else { // A probe has the last stream, or the server has sent GOAWAY. The next request uses another connection.
 			h.retireConnection()
 		}
@@ -421,7 +421,7 @@ func isStreamReset(err error) bool {
 }
 
 // roundTrip sends q over h and returns the response. It stores the progress of the request in sent. The error is
-// ErrClosed if the transport is closed, and errNoStream if the request must be sent over another connection.
+// ErrClosed if the transport is closed, and errMustChangeConn if the request must be sent over another connection.
 func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Query, sent *requestProgress) (*wire.Answer, error) {
 	start := time.Now()
 	const waits, holds, ended = 0, 1, 2
@@ -463,7 +463,7 @@ func (d *httpsTransport) roundTrip(ctx context.Context, h *httpConn, q *wire.Que
 		if d.ctx.Err() != nil {
 			err = ErrClosed
 		} else if mustChangeConn(ctx) {
-			err = errNoStream
+			err = errMustChangeConn
 		}
 		return nil, err
 	}
@@ -597,7 +597,7 @@ func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 	h.http = &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			if limit == 1 && h.streamHolders.Load() > 0 && h.isConnected() {
-				return nil, errNoStream // only the pool may open further connections, each with its own httpConn
+				return nil, errMustChangeConn // only the pool may open further connections, each with its own httpConn
 			}
 			c, err := d.dialServer(ctx, network)
 			if err != nil {
@@ -783,8 +783,8 @@ func (h *httpConn) recordProtocol(info httptrace.GotConnInfo) {
 }
 
 // retireSerialConnection makes h accept no further requests, because its only connection uses HTTP/1.1. Requests that
-// wait for the connection are canceled with errNoStream, and can use another httpConn. It must be called by the GotConn
-// hook (httptrace.ClientTrace) of a request on the connection.
+// wait for the connection are canceled with errMustChangeConn, and can use another httpConn. It must be called by the
+// GotConn hook (httptrace.ClientTrace) of a request on the connection.
 func (h *httpConn) retireSerialConnection() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -792,14 +792,14 @@ func (h *httpConn) retireSerialConnection() {
 	// While the hook runs, no other request can get the connection, so no written request is canceled.
 	for gotAt, cancel := range h.movable {
 		if gotAt.Load() == 0 {
-			cancel(errNoStream)
+			cancel(errMustChangeConn)
 		}
 	}
 }
 
-// newRequestContext returns a context for a request over h, derived from ctx. The cause errNoStream means that another
-// httpConn must send the request. The caller must store in gotAt the time (Unix nanoseconds) at which the request gets
-// a connection, and finally call stop.
+// newRequestContext returns a context for a request over h, derived from ctx. The cause errMustChangeConn means that
+// another httpConn must send the request. The caller must store in gotAt the time (Unix nanoseconds) at which the
+// request gets a connection, and finally call stop.
 func (h *httpConn) newRequestContext(ctx context.Context, gotAt *atomic.Int64) (_ context.Context, stop func()) {
 	if h.limit > 1 || h.isHTTP2.Load() {
 		return ctx, func() {}
@@ -808,7 +808,7 @@ func (h *httpConn) newRequestContext(ctx context.Context, gotAt *atomic.Int64) (
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.serial {
-		cancel(errNoStream)
+		cancel(errMustChangeConn)
 		return ctx, func() {}
 	}
 	if h.movable == nil {
@@ -823,10 +823,10 @@ func (h *httpConn) newRequestContext(ctx context.Context, gotAt *atomic.Int64) (
 	}
 }
 
-// mustChangeConn reports whether a request was canceled with errNoStream, in order to be sent over another httpConn
-// (see newRequestContext). ctx is the context of the request, which newRequestContext has returned.
+// mustChangeConn reports whether a request was canceled with errMustChangeConn, in order to be sent over another
+// httpConn (see newRequestContext). ctx is the context of the request, which newRequestContext has returned.
 func mustChangeConn(ctx context.Context) bool {
-	return ctx.Err() != nil && context.Cause(ctx) == errNoStream
+	return ctx.Err() != nil && context.Cause(ctx) == errMustChangeConn
 }
 
 // recordAnswer records that an HTTP response has arrived over h. It restarts the timer that tests a silent connection

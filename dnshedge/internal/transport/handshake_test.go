@@ -93,8 +93,8 @@ func success(q dnstest.Query) dnstest.Reply {
 	return dnstest.Reply{Msg: dnstest.Rcode(q, dns.RcodeSuccess)}
 }
 
-// The server closes the first connection because of one question. Each of two questions on it is sent again over another
-// connection.
+// The server closes the first connection because of one question. Each of two questions on it is sent again over
+// another connection.
 func TestTransportReturnsTimeOfAllHandshakes(t *testing.T) {
 	for protocol, handshake := range handshakes {
 		var mu sync.Mutex
@@ -124,7 +124,7 @@ func TestProtocolReturnsHandshakeTimeOfRepeatedQuery(t *testing.T) {
 		accept: func(ctx context.Context, _ int) error { return sleep(ctx, handshake) },
 		answer: func(_ context.Context, c *fakeServerConn) error {
 			if c.queries == 1 {
-				return localerror.ErrBusy
+				return localerror.ErrNoStream
 			}
 			return nil
 		},

@@ -45,8 +45,8 @@ type httpWaiter struct {
 }
 
 // acquireConn returns a connection with a stream reserved for one request. It waits for a free stream until ctx ends.
-// The error is localerror.ErrBusy if the request would probably miss its deadline. After the request, the caller must
-// call releaseStream, and then releaseRequest.
+// The error is localerror.ErrNoStream if the request would probably miss its deadline. After the request, the caller
+// must call releaseStream, and then releaseRequest.
 func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn, error) {
 	l.mu.Lock()
 	now := time.Now()
@@ -62,7 +62,7 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	me.end, _ = ctx.Deadline()
 	if l.willMissDeadline(me, now, l.expectedWait(now)) {
 		l.mu.Unlock()
-		return nil, localerror.ErrBusy
+		return nil, localerror.ErrNoStream
 	}
 	w.lastAnswer.Store(&l.conns[0].lastAnswer) // its responses show that the server works
 	l.waiting = append(l.waiting, me)
@@ -71,7 +71,7 @@ func (l *httpConnPool) acquireConn(ctx context.Context, w *QueryPath) (*httpConn
 	select {
 	case h = <-me.conn:
 		if h == nil {
-			return nil, localerror.ErrBusy
+			return nil, localerror.ErrNoStream
 		}
 		return h, nil
 	case <-ctx.Done():
@@ -219,8 +219,8 @@ func (l *httpConnPool) assignStreams(now time.Time) {
 }
 
 // serveWaiting ends the wait of requests that will miss their deadline even if they get a stream at once: acquireConn
-// returns ErrBusy for them. It then assigns free streams to the other waiting requests, and may open a connection for
-// them. A timer calls it.
+// returns ErrNoStream for them. It then assigns free streams to the other waiting requests, and may open a connection
+// for them. A timer calls it.
 func (l *httpConnPool) serveWaiting() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

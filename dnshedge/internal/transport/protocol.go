@@ -28,7 +28,7 @@ const (
 type MessageConn interface {
 	// Exchange sends the DNS message query, whose ID is 0, and returns the response. When ctx ends, it returns soon. If it
 	// fails because the connection has ended, Done is closed before, or the error is net.ErrClosed (errors.Is). If it has
-	// not sent the query, because the server permits no more queries at a time, the error is localerror.ErrBusy.
+	// not sent the query, because the server permits no more queries at a time, the error is localerror.ErrNoStream.
 	Exchange(ctx context.Context, query []byte) (response []byte, err error)
 	// Done returns a channel that is closed when the connection has ended, or accepts no further queries. The next query then
 	// needs another connection.
@@ -227,7 +227,7 @@ func (p *protocolTransport) sendQuery(ctx context.Context, q *wire.Query, l *mes
 		}
 		path.lastAnswer.Store(&c.lastAnswer)
 		a, err = p.waitForAnswer(ctx, c, q)
-		if !errors.Is(err, localerror.ErrBusy) || ctx.Err() != nil {
+		if !errors.Is(err, localerror.ErrNoStream) || ctx.Err() != nil {
 			return a, use, err
 		} // q was not sent, because the server permits no more queries at a time
 	}
@@ -458,7 +458,7 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *queryInFlight,
 }
 
 // fetchAnswer sends q over c, returns the response, and calls c.releaseQuery. The error is a connectionError if the
-// server has ended the connection or only this exchange, localerror.ErrBusy if q was not sent, and ErrClosed if the
+// server has ended the connection or only this exchange, localerror.ErrNoStream if q was not sent, and ErrClosed if the
 // transport is closed.
 func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q *wire.Query) (*wire.Answer, error) {
 	start := time.Now()
@@ -466,7 +466,7 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q
 	if ctx.Err() == nil && errors.Is(err, net.ErrClosed) {
 		c.broken.Store(true)
 	}
-	if errors.Is(err, localerror.ErrBusy) {
+	if errors.Is(err, localerror.ErrNoStream) {
 		c.lowerLimit()
 	}
 	answers, others := c.releaseQuery(err == nil)
@@ -474,7 +474,7 @@ func (p *protocolTransport) fetchAnswer(ctx context.Context, c *queryInFlight, q
 	switch {
 	case p.ctx.Err() != nil:
 		return nil, ErrClosed
-	case errors.Is(err, localerror.ErrBusy):
+	case errors.Is(err, localerror.ErrNoStream):
 		return nil, err
 	case err != nil && ctx.Err() == nil && !errors.As(err, &status):
 		if !c.hasEnded() {

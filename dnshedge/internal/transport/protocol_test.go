@@ -190,7 +190,7 @@ func TestProtocolConnectionLimitRecovers(t *testing.T) {
 	var stalled atomic.Bool
 	s := &fakeServer{answer: func(ctx context.Context, _ *fakeServerConn) error {
 		if stalled.Load() {
-			return cmp.Or(sleep(ctx, 50*time.Millisecond), localerror.ErrBusy)
+			return cmp.Or(sleep(ctx, 50*time.Millisecond), localerror.ErrNoStream)
 		}
 		return sleep(ctx, 20*time.Millisecond)
 	}}
@@ -227,7 +227,7 @@ func TestProtocolQueriesWaitForOpenConnectionsOfServer(t *testing.T) {
 				defer func() { <-c.streams }()
 				return sleep(ctx, time.Second)
 			case <-time.After(50 * time.Millisecond):
-				return localerror.ErrBusy
+				return localerror.ErrNoStream
 			}
 		},
 	}
