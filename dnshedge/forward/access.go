@@ -45,12 +45,11 @@ func LocalNetworks() (l AccessList) {
 	return l
 }
 
-// validate returns an error that names the first invalid element of the list. It returns nil if every element is an
-// IPv4 or IPv6 network. An IPv4 network in IPv6 form is invalid: Contains would find no client in it, because Contains
-// converts addresses to IPv4 form first.
+// validate returns an error that names the first invalid element of the list, or nil if every element is an IPv4 or
+// IPv6 network. An IPv4 network in IPv6 form, such as ::ffff:192.0.2.0/120, is invalid.
 func (l AccessList) validate() error {
 	for _, p := range l {
-		if !p.IsValid() || p.Addr().Is4In6() {
+		if !p.IsValid() || p.Addr().Is4In6() { // Contains finds no client in a network in IPv6 form
 			return fmt.Errorf("forward: Config.Allow has %v; want IPv4 and IPv6 networks, as ParseNetwork returns", p)
 		}
 	}
@@ -80,24 +79,23 @@ type accessControl struct {
 const maxLimits = 1 << 15
 
 // allowQuestion reports whether the rate limit of a client permits another question now, and counts the question if so.
-// at is the network address of the client.
-func (a *accessControl) allowQuestion(at net.Addr) bool {
-	return a.perSecond == 0 || a.limiterFor(at).Allow()
+// client is the network address of the client.
+func (a *accessControl) allowQuestion(client net.Addr) bool {
+	return a.perSecond == 0 || a.limiterFor(client).Allow()
 }
 
 // maxWait limits how long a question over a TCP or TLS connection waits for the rate limit. The shutdown waits for
 // these questions.
 const maxWait = time.Second
 
-// reserveQuestion counts a question that a client sends over a TCP or TLS connection. It returns how long the question
-// must wait for the rate limit of that client. at is the network address of the client.
-//
-// If the result is longer than maxWait (one second), the question was not counted and must be rejected.
-func (a *accessControl) reserveQuestion(at net.Addr) time.Duration {
+// reserveQuestion counts a question that a client sends over a connection, and returns how long the question must wait
+// for the client's rate limit. If the result is above one second (maxWait), the question is not counted and must be
+// rejected.
+func (a *accessControl) reserveQuestion(client net.Addr) time.Duration {
 	if a.perSecond == 0 {
 		return 0
 	}
-	r := a.limiterFor(at).Reserve()
+	r := a.limiterFor(client).Reserve()
 	d := r.Delay()
 	if d > maxWait {
 		r.Cancel()
@@ -105,42 +103,40 @@ func (a *accessControl) reserveQuestion(at net.Addr) time.Duration {
 	return d
 }
 
-// limiterFor returns the rate limiter of the client with the network address at, and creates it if necessary. When the
-// map limits has 32,768 limiters (maxLimits), it becomes oldLimits, and a new map takes its place. The limiters that
-// were only in the map oldLimits before are dropped.
-func (a *accessControl) limiterFor(at net.Addr) *rate.Limiter {
-	client := connlimit.ClientAddress(at)
+// limiterFor returns the rate limiter of a client, and creates it if necessary. client is the network address of the
+// client. If too many limiters are stored (maxLimits), limiters of clients that have sent no question recently are
+// dropped.
+func (a *accessControl) limiterFor(client net.Addr) *rate.Limiter {
+	key := connlimit.ClientAddress(client)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l := a.limits[client]
+	l := a.limits[key]
 	if l == nil {
-		l = cmp.Or(a.oldLimits[client], rate.NewLimiter(rate.Limit(a.perSecond), max(1, int(a.perSecond))))
+		l = cmp.Or(a.oldLimits[key], rate.NewLimiter(rate.Limit(a.perSecond), max(1, int(a.perSecond))))
 		if a.limits == nil || len(a.limits) >= maxLimits {
+			// limiters that are only in oldLimits are dropped
 			a.limits, a.oldLimits = make(map[netip.Addr]*rate.Limiter), a.limits
 		}
-		a.limits[client] = l
+		a.limits[key] = l
 	}
 	return l
 }
 
-// clientAddress returns the IP address in at, the network address of a client. For a network other than UDP and TCP, it
-// returns the zero Addr, which no AccessList contains.
-func clientAddress(at net.Addr) netip.Addr {
-	if a, ok := at.(interface{ AddrPort() netip.AddrPort }); ok {
+// clientAddress returns the IP address in client, the network address of a client. For a network other than UDP and
+// TCP, it returns the zero Addr, which no AccessList contains.
+func clientAddress(client net.Addr) netip.Addr {
+	if a, ok := client.(interface{ AddrPort() netip.AddrPort }); ok {
 		return a.AddrPort().Addr()
 	}
 	return netip.Addr{}
 }
 
-// admitQuery decides whether a Server answers, refuses or ignores a query from the network address at. Over UDP, a client
-// outside the access list gets REFUSED, a response no longer than its query. A query above the rate limit gets no
-// response over UDP, so the client sends it again.
-//
-// Over a connection, admitQuery waits until the rate limit permits the query. If the wait would exceed one second
-// (maxWait), it returns Ignore, which closes the connection.
-func (a *accessControl) admitQuery(at net.Addr) dnshedge.Verdict {
-	if _, udp := at.(*net.UDPAddr); !udp {
-		wait := a.reserveQuestion(at)
+// admitQuery decides whether a Server answers, refuses (REFUSED) or ignores a client's query. Over UDP it checks the
+// access list and the rate limit. Over a connection it waits for the rate limit, or returns Ignore if the wait would
+// exceed one second (maxWait).
+func (a *accessControl) admitQuery(client net.Addr) dnshedge.Verdict {
+	if _, udp := client.(*net.UDPAddr); !udp {
+		wait := a.reserveQuestion(client)
 		if wait > maxWait {
 			return dnshedge.Ignore
 		}
@@ -148,10 +144,10 @@ func (a *accessControl) admitQuery(at net.Addr) dnshedge.Verdict {
 		return dnshedge.Answer
 	}
 	switch {
-	case !a.allowed.Contains(clientAddress(at)):
-		return dnshedge.Refuse
-	case !a.allowQuestion(at):
-		return dnshedge.Ignore
+	case !a.allowed.Contains(clientAddress(client)):
+		return dnshedge.Refuse // a response no longer than the query
+	case !a.allowQuestion(client):
+		return dnshedge.Ignore // the client sends the query again
 	}
 	return dnshedge.Answer
 }

@@ -20,12 +20,11 @@ type certificate struct {
 	cert    *tls.Certificate // not nil after the first read
 }
 
-// CertificateFiles reads a certificate chain and its private key from files in PEM format. It returns a function for
-// the field GetCertificate of a tls.Config, or an error if the files cannot be read.
+// CertificateFiles reads a certificate chain and its private key from PEM files. It returns a function for the field
+// GetCertificate of a tls.Config, or an error if the files cannot be read.
 //
-// When the modification time of certFile changes, the function reads both files again within a minute. If that fails,
-// it logs the error to slog.Default and returns the old certificate. The function never returns an error, and is safe
-// for concurrent use.
+// The function reads the files again within a minute after certFile has changed. If that fails, it logs to slog.Default
+// and returns the old certificate. It never returns an error, and is safe for concurrent use.
 func CertificateFiles(certFile, keyFile string) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
 	c := &certificate{certFile: certFile, keyFile: keyFile}
 	if err := c.readIfChanged(); err != nil {

@@ -280,22 +280,23 @@ func (f *Forwarder) openListeners() error {
 // maxPortTries limits how many ports listenPlain tries if the system chooses the port.
 const maxPortTries = 8
 
-// listenPlain opens the UDP sockets and the TCP listener at the address at of Config.Listen, and adds them to
-// f.services. If the port of at is 0, all of them have the same port, which the system chooses for UDP. If that port is
-// in use for TCP, listenPlain tries another one. After an error, f.services has the listeners that were opened before.
-func (f *Forwarder) listenPlain(at string) error {
+// listenPlain opens the UDP sockets and the TCP listener at address, and adds them to f.services. With port 0, the
+// system chooses one port for all of them. After an error, f.services may contain listeners, which the caller must
+// close.
+func (f *Forwarder) listenPlain(address string) error {
 	for try := 1; ; try++ {
 		earlier := len(f.services)
-		sockets, bound, err := listenPackets(at, f.conf.Limits.UDPSockets)
+		sockets, bound, err := listenPackets(address, f.conf.Limits.UDPSockets)
 		for _, pc := range sockets {
 			f.services = append(f.services, service{pc, func() error { return f.server.ServePacket(pc) }})
 		}
 		if err != nil {
-			return fmt.Errorf("forward: listen on udp %s: %w", at, err)
+			return fmt.Errorf("forward: listen on udp %s: %w", address, err)
 		}
-		if err = f.listenTCP(bound, nil, f.server.Serve); err == nil || bound == at || try == maxPortTries {
+		if err = f.listenTCP(bound, nil, f.server.Serve); err == nil || bound == address || try == maxPortTries {
 			return err
 		}
+		// the port that the system has chosen for UDP is in use for TCP
 		for _, s := range f.services[earlier:] {
 			_ = s.Close()
 		}
@@ -321,19 +322,17 @@ func (f *Forwarder) addListeners() {
 	}
 }
 
-// listenTCP opens a TCP listener at the address at, such as "127.0.0.1:53", and adds it to f.services, so that
-// Forwarder.Serve starts it. The listener accepts only connections of allowed clients. The function serve answers the
-// queries that arrive on them.
-//
-// slots limits the number of connections of all clients together. It is nil if serve limits that number itself.
-func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(net.Listener) error) error {
+// listenTCP opens a TCP listener at address, such as "127.0.0.1:53", which accepts only connections of allowed clients.
+// Forwarder.Serve later passes the listener to serve. slots limits the connections of all clients together; it is nil
+// if serve limits them itself.
+func (f *Forwarder) listenTCP(address string, slots *connlimit.Limiter, serve func(net.Listener) error) error {
 	var config net.ListenConfig
 	if slots == nil {
 		config.KeepAlive = -1 // a dnshedge.Server closes idle connections before the first probe
 	}
-	inner, err := config.Listen(context.Background(), "tcp", at)
+	inner, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
-		return fmt.Errorf("forward: listen on tcp %s: %w", at, err)
+		return fmt.Errorf("forward: listen on tcp %s: %w", address, err)
 	}
 	l := &limitedListener{
 		Listener: inner, access: &f.access, slots: slots, closing: make(chan struct{}),
@@ -347,10 +346,10 @@ func (f *Forwarder) listenTCP(at string, slots *connlimit.Limiter, serve func(ne
 const shutdownTime = 2 * time.Second
 
 // Serve answers queries until ctx ends or a listener fails. It then closes the listeners, answers the queries that were
-// received before, and writes StateFile. Queries that are not answered within the Client's Timeout and 2 s more get no
-// answer.
+// received before, and writes StateFile. Queries without an answer after the Client's Timeout plus 2 s are dropped.
+// Serve must be called exactly once.
 //
-// Serve returns nil if no listener failed, all queries were answered, and all files were written.
+// The result is nil if no listener failed, all queries were answered, and all files were written.
 func (f *Forwarder) Serve(ctx context.Context) error {
 	var running sync.WaitGroup
 	failed := make(chan error, len(f.services))
@@ -377,9 +376,8 @@ func (f *Forwarder) Serve(ctx context.Context) error {
 	return err
 }
 
-// shutdown closes all listeners, so that no new connections are accepted. Until ctx ends, it answers the queries that
-// were received before. It then closes all connections. The metrics server ends last. It has a time limit of its own
-// (pageTime), so that its clients do not delay the DNS answers.
+// shutdown closes all listeners, and then answers the queries that were received before, until ctx ends. It then closes
+// all connections. The metrics server is shut down last. The result contains the errors of all servers.
 func (f *Forwarder) shutdown(ctx context.Context) error {
 	f.startClosing()
 	errs := make([]error, len(f.https)+1, len(f.https)+len(f.conf.Listeners)+2)
@@ -395,6 +393,7 @@ func (f *Forwarder) shutdown(ctx context.Context) error {
 	errs[len(f.https)] = f.server.Shutdown(ctx)
 	wg.Wait()
 	if f.metrics != nil {
+		// a time limit of its own, because ctx may have ended
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTime)
 		defer cancel()
 		errs = append(errs, f.metrics.Shutdown(ctx))

@@ -14,28 +14,25 @@ import (
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
-// listenPackets opens n UDP sockets with the same address at, such as "127.0.0.1:53", among which the system
-// distributes clients. Where the system does not distribute clients (maxSockets), it opens at most one socket. After an
-// error it returns the sockets that were opened before.
-//
-// If the port of at is 0, the system chooses a port for the first socket, and all others get the same. bound is at with
-// the port of the sockets.
-func listenPackets(at string, n int) (all []net.PacketConn, bound string, err error) {
+// listenPackets opens n UDP sockets at one address, such as "127.0.0.1:53", or at most one on systems without
+// SO_REUSEPORT. With port 0, the system chooses one port, which bound contains. After an error, the caller must close
+// the returned sockets.
+func listenPackets(address string, n int) (sockets []net.PacketConn, bound string, err error) {
 	var c net.ListenConfig
 	if n > 1 {
 		c.Control = reusePort
 	}
 	for range min(n, maxSockets) {
-		pc, err := c.ListenPacket(context.Background(), "udp", at)
+		pc, err := c.ListenPacket(context.Background(), "udp", address)
 		if err != nil {
-			return all, at, err
+			return sockets, address, err
 		}
-		all = append(all, pc)
-		if host, _, err := net.SplitHostPort(at); err == nil {
-			at = net.JoinHostPort(host, strconv.Itoa(pc.LocalAddr().(*net.UDPAddr).Port))
+		sockets = append(sockets, pc)
+		if host, _, err := net.SplitHostPort(address); err == nil {
+			address = net.JoinHostPort(host, strconv.Itoa(pc.LocalAddr().(*net.UDPAddr).Port))
 		}
 	}
-	return all, at, nil
+	return sockets, address, nil
 }
 
 // A limitedListener is a TCP listener that accepts only connections of allowed clients, and closes all others. It
@@ -166,9 +163,9 @@ func (c *limitedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// closeToFreeSlot makes the connection end, because another connection needs its slot: its place among the limited
-// number of open connections. If inUse is false, the connection is closed at once. If inUse is true, a request is being
-// answered, and the connection is closed after that response.
+// closeToFreeSlot makes the connection end, because a newer connection needs its place in the limit of open
+// connections. If inUse is true, a request is being answered, and the connection closes after the response. Otherwise
+// it closes at once.
 func (c *limitedConn) closeToFreeSlot(inUse bool) {
 	c.closesAfterResponse.Store(true)
 	if !inUse {
@@ -186,9 +183,9 @@ func limitedConnOf(c net.Conn) *limitedConn { return c.(*tls.Conn).NetConn().(*l
 // lastWriteTime is the time to send the last response before an HTTP connection that gives up its slot is closed.
 const lastWriteTime = time.Second
 
-// trackConnUse is the callback of the HTTPS server for changes of a connection's state (http.Server.ConnState). state
-// is the new state of conn. trackConnUse reports to the connection limiter whether conn is answering a request. When
-// the limit of connections is reached, connections that are not in use are closed first.
+// trackConnUse is the ConnState callback of the HTTPS server (http.Server.ConnState). It reports to the connection
+// limiter whether conn is answering a request. If another connection needs the place of conn, it closes conn one second
+// after the last response.
 func trackConnUse(conn net.Conn, state http.ConnState) {
 	c := limitedConnOf(conn)
 	switch state {

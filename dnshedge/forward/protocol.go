@@ -41,17 +41,16 @@ func (h *QueryHandler) IsAllowed(client net.Addr) bool {
 }
 
 // AdmitConn counts a new connection of an allowed client, and returns its ClientConn and true. It returns false if the
-// client has Limits.ConnsPerClient connections to this Listener: the new one must then be closed. The caller must call
-// ClientConn.Close when the connection has ended.
+// client already has Limits.ConnsPerClient connections to this Listener; the caller must then close the new connection.
 //
-// The client must have shown that it receives packets at its address, for example by the address validation of QUIC
-// (RFC 9000 §8). Otherwise forged addresses could use up the connections of other clients.
+// The Listener must have validated the client's address, for example as QUIC does (RFC 9000 §8). The caller must call
+// ClientConn.Close when the connection has ended.
 func (h *QueryHandler) AdmitConn(client net.Addr) (*ClientConn, bool) {
 	c := &ClientConn{handler: h, client: connlimit.ClientAddress(client)}
 	if a, ok := client.(interface{ AddrPort() netip.AddrPort }); ok {
 		c.addr = net.TCPAddrFromAddrPort(a.AddrPort()) // queries do not come in datagrams whose address may be forged
 	}
-	if !h.conns.tryAdd(c.client) {
+	if !h.conns.tryAdd(c.client) { // forged addresses would use up the connections of other clients
 		return nil, false
 	}
 	c.ended, c.cancel = context.WithCancel(h.closing)
@@ -74,19 +73,16 @@ type ClientConn struct {
 
 var _ http.Handler = (*ClientConn)(nil)
 
-// Start acquires a place for the connection among the open connections of all clients (Limits.Conns). It may block
-// until a place is free. It returns false if the connection must be closed. Start must be called before queries are
-// answered.
+// Start acquires a place for the connection within Limits.Conns, and may block until one is free. It returns false if
+// the connection must be closed, also after a call of Close. It must be called before the first query is answered.
 //
-// If the connection ends while Start blocks, the Listener must call Close. Start then returns false.
-//
-// Start stores leave, which is called when another connection needs the place. leave must make the connection end: at
-// once if inUse is false, and otherwise when its queries are answered. leave must not block.
-func (c *ClientConn) Start(leave func(inUse bool)) bool {
+// onEvict is called when another connection needs the place. It must not block, and must close the connection: at once,
+// or after the last response if inUse is true.
+func (c *ClientConn) Start(onEvict func(inUse bool)) bool {
 	if c.ended.Err() != nil {
 		return false // no other connection is evicted in vain
 	}
-	slot, ok := c.handler.slots.AcquireSlot(c.client, c.ended.Done(), leave)
+	slot, ok := c.handler.slots.AcquireSlot(c.client, c.ended.Done(), onEvict)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !ok || c.closed {
@@ -97,9 +93,9 @@ func (c *ClientConn) Start(leave func(inUse bool)) bool {
 	return true
 }
 
-// Answer answers a query in wire format, and blocks until there is a response: see dnshedge.Server.AnswerQuery. The
-// result is nil if query is not a DNS query, would wait for the rate limit for more than a second, or arrives during
-// the shutdown. The caller must then close the connection.
+// Answer answers a query in wire format, and blocks until there is a response. The result is nil if query is not a DNS
+// query, would wait for the rate limit for more than a second, or arrives during the shutdown. The caller must then
+// close the connection.
 func (c *ClientConn) Answer(query []byte) []byte {
 	c.slot.BeginUse()
 	defer c.slot.EndUse()

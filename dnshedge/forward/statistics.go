@@ -17,9 +17,9 @@ type metric struct {
 	value            int64
 }
 
-// MetricsHandler returns a handler that writes the statistics of c, which must not be nil, in the text format of
-// Prometheus. The name of each metric begins with prefix and an underscore. Metrics of single servers have the label
-// upstream. If the Exchanger of c is a recursor.Resolver or a dnssec.Validator, its statistics are included.
+// MetricsHandler returns a handler that writes the statistics of c in the text format of Prometheus. c must not be nil.
+// Metric names begin with prefix and an underscore. Metrics of single DNS servers have the label upstream. If the
+// Exchanger of c is a recursor.Resolver or a dnssec.Validator, its statistics are included.
 func MetricsHandler(prefix string, c *dnshedge.Client) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")

@@ -54,11 +54,9 @@ func (s *httpServer) handleConnState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// Shutdown replaces the method of http.Server. It closes the listeners, answers the requests that were received, and
-// closes all connections. It accepts no new requests, except the first one on a connection that is already open, within
-// 500 ms (newTime).
-//
-// If ctx ends before all requests are answered, it closes the remaining connections and returns the error of ctx.
+// Shutdown closes the listeners, answers the requests that were received, and closes all connections. A new connection
+// has 500 ms (newTime) for its first request. If ctx ends first, Shutdown closes all connections and returns the error
+// of ctx.
 func (s *httpServer) Shutdown(ctx context.Context) error {
 	defer time.AfterFunc(newTime, func() { // http.Server would wait 5 s for the first request on a new connection
 		s.mu.Lock()

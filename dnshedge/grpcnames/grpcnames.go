@@ -6,6 +6,14 @@
 //
 // When addresses change, gRPC connects to new addresses. It closes connections to removed addresses when their calls
 // have ended.
+//
+// When a connection fails, gRPC asks for a lookup (ResolveNow). The lookup starts at once, or MinTTL after the last
+// lookup if that is later. A failed lookup changes nothing if an address is known.
+//
+// If gRPC refuses the addresses of a host, a lookup starts in the same way. The addresses are passed again after one
+// second, two, four and so on, up to a minute.
+//
+// When Names is closed before an address is known, calls fail with an error that wraps net.ErrClosed.
 package grpcnames
 
 import (
@@ -33,19 +41,11 @@ const (
 
 var errClosed = fmt.Errorf("grpcnames: Names is closed: %w", net.ErrClosed)
 
-// NewBuilder returns a Builder whose resolvers look hosts up with n. The Builder is for grpc.WithResolvers or
-// resolver.Register. Several connections and HTTP clients may share n. NewBuilder panics if n is nil.
+// NewBuilder returns a Builder, for grpc.WithResolvers or resolver.Register, whose resolvers look hosts up with n.
+// Several connections and other clients may share n. NewBuilder panics if n is nil.
 //
-// A resolver passes the addresses of its host to the balancer whenever they change. If the balancer refuses the
-// addresses, the resolver starts a lookup as ResolveNow does. It passes the addresses again after one second, two, four
-// and so on, up to a minute.
-//
-// Until an address is known, the resolver passes the error of each failed lookup to the balancer. Later failed lookups
-// change nothing. When n is closed, the resolver passes an error that wraps net.ErrClosed. If no address is known then,
-// calls fail with this error.
-//
-// gRPC calls ResolveNow when a connection fails. ResolveNow starts a lookup at once, or MinTTL of n after the last
-// lookup if that is later.
+// A resolver passes the addresses of its host to gRPC whenever they change. Until an address is known, it passes the
+// error of each failed lookup. When n is closed, it passes an error that wraps net.ErrClosed.
 func NewBuilder(n *names.Names) resolver.Builder {
 	if n == nil {
 		panic("grpcnames: NewBuilder: Names is nil")

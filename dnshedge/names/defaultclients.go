@@ -17,9 +17,8 @@ type defaultClients struct {
 	clients []*dnshedge.Client // the last one is in use
 }
 
-// getClient returns the Client for lookups, and creates it if necessary. As long as there is no hosts file, each call
-// looks for it. When the file appears, a new Client with that file replaces the first Client. If the file exists and
-// cannot be read, lookups fail, as with any Client.
+// getClient returns the Client for lookups, and creates it if necessary. A Client without a hosts file is replaced by a
+// Client with the hosts file when the file appears. The caller must not close the Client.
 func (o *defaultClients) getClient() *dnshedge.Client {
 	o.mu.Lock()
 	defer o.mu.Unlock()

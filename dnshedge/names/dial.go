@@ -18,15 +18,13 @@ const dialInterval = 250 * time.Millisecond
 
 var errNoConn = errors.New("names: Dialer returned neither a connection nor an error")
 
-// DialContext connects to address, a host and port. It looks the host up, or uses its stored addresses. It dials the
-// addresses in order until one can be reached. The next dial starts 250 ms after the one before, or at once after a
-// failure. DialContext can be the DialContext of an http.Transport.
+// DialContext dials the addresses of a host in order, and returns the first connection. The next dial starts after
+// 250 ms, or at once after a failure.
 //
-// The network is tcp or udp, with the suffix 4, 6 or none. With any other network, and if the host is empty or an IP
-// address, DialContext calls Dialer without a lookup.
+// The network is tcp or udp, optionally with 4 or 6. For other networks, IP addresses and empty hosts, it calls Dialer
+// directly.
 //
-// If no address can be reached, the error is that of the first address that failed. If the lookup of the host fails,
-// the error is a *net.OpError that wraps a *net.DNSError.
+// The error is that of the first failed dial, or a *net.OpError with the *net.DNSError of a failed lookup.
 func (n *Names) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	name, port, err := net.SplitHostPort(address)
 	want, other := familiesOf(network, "tcp", "udp")
@@ -145,13 +143,8 @@ func (d *hostDial) contextError(ctx context.Context) error {
 	return &net.OpError{Op: "dial", Net: d.network, Err: context.Cause(ctx)}
 }
 
-// nextAddress returns the address to dial next at the present time now, or the zero Addr if every known address was
-// dialled. When a lookup of the host publishes addresses or ends, changed is closed. There may then be another address
-// to dial.
-//
-// If all dials have failed, nextAddress also makes the next lookup due (requestLookup). The caller should wait until
-// changed is closed, for at most the duration wait, and then give up. It should give up at once if wait is 0 or less.
-// lookupState.waitDeadline says when a wait for a lookup ends.
+// nextAddress returns the address to dial next, or the zero Addr if none is left. When a lookup closes changed, there
+// may be another address. If all dials have failed, the caller should wait for changed, at most for the duration wait.
 func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan struct{}, wait time.Duration) {
 	h := d.h
 	h.n.mu.Lock()
@@ -166,7 +159,7 @@ func (d *hostDial) nextAddress(now time.Time) (ip netip.Addr, changed <-chan str
 		if d.err == nil {
 			d.err = &net.OpError{Op: "dial", Net: d.network, Err: newUnsuitableError(h.name)}
 		}
-		h.requestLookup(now)
+		h.requestLookup(now) // all dials have failed: the host may have other addresses now
 		h.startLookupIfDue(now)
 		if h.lookup != nil {
 			wait = h.lookup.waitEnd.Sub(now)
@@ -186,8 +179,8 @@ func (d *hostDial) startAttempt(ctx context.Context, ip netip.Addr) {
 }
 
 // recordFailure records that the dial r has failed, so that its address is dialled last for a minute at this port. If
-// the last completed dial to the address at this port succeeded, the host may have lost the address. recordFailure then
-// also makes the next lookup due (requestLookup).
+// the dial before it succeeded at this address and port, recordFailure also requests a lookup, because the host may
+// have lost the address.
 func (d *hostDial) recordFailure(r dialrace.Result) {
 	h := d.h
 	h.n.mu.Lock()
@@ -223,9 +216,8 @@ func (d *hostDial) recordSuccess(r dialrace.Result) net.Conn {
 	return h.n.trackConn(r.Conn, r.IP, []*host{h})
 }
 
-// A trackedConn records one open connection: its remote address, and the hosts to which it belongs. While the
-// connection is open, these hosts are looked up again whenever the TTL of their addresses ends. If one of them loses
-// the address, the RoundTripper of Drain can close the connection.
+// A trackedConn records the remote address of one open connection, and the hosts to which the connection belongs. Names
+// uses it to find connections to addresses that a host has lost. Names.mu guards the field closes.
 type trackedConn struct {
 	n      *Names
 	hosts  []*host // hosts to which the connection belongs
@@ -234,10 +226,9 @@ type trackedConn struct {
 	once   sync.Once
 }
 
-// trackConn records that the connection c to the address ip belongs to hosts. While c is open, these hosts are looked
-// up again whenever the TTL of their addresses ends. If one of them loses ip, the RoundTripper of Drain can close c.
-//
-// The result is a wrapper of c, whose Close removes the record. The caller must hold mu.
+// trackConn records that the open connection c to the address ip belongs to hosts. It returns a wrapper of c, whose
+// Close removes the record. Until then, the hosts are looked up again whenever the TTL of their addresses ends. The
+// caller must hold mu.
 func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	t := &trackedConn{n: n, hosts: hosts, ip: ip}
 	now := time.Now()
@@ -262,19 +253,15 @@ func (n *Names) trackConn(c net.Conn, ip netip.Addr, hosts []*host) net.Conn {
 	return conn{c, t}
 }
 
-// trackByAddress records to which hosts the connection c belongs (trackConn). c was dialled by the IP address ip. The
-// result is a wrapper of c, whose Close removes the record, or c itself if it belongs to no host. The caller must not
-// hold mu.
-//
-// If ctx contains the host of a request (hostContextKey), and this host has or had ip, c belongs only to this host.
-// Otherwise c belongs to each host for which LookupNetIP has returned ip.
+// trackByAddress records the hosts of the connection c to ip: the host of the request in ctx, or all hosts for which
+// LookupNetIP has returned ip. It returns a wrapper of c, or c if there is no host. The caller must not hold mu.
 func (n *Names) trackByAddress(ctx context.Context, c net.Conn, ip netip.Addr) net.Conn {
 	name, _ := ctx.Value(hostContextKey{}).(string)
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	hosts := slices.Clone(n.returned.hosts[ip])
-	if h := n.hosts[canonicalHost(name)]; h != nil && h.addrs[ip] != nil {
+	if h := n.hosts[canonicalHost(name)]; h != nil && h.addrs[ip] != nil { // the host has or had ip
 		hosts = []*host{h}
 	}
 	if len(hosts) == 0 {

@@ -37,26 +37,11 @@ const (
 	maxResends = 100
 )
 
-// Drain returns a RoundTripper that sends requests through rt, and closes connections to addresses that their host has
-// lost. A host has lost an address if its last successful lookup did not find it. Requests that are under way are not
-// interrupted.
+// Drain returns a RoundTripper that sends requests through rt, and closes connections to addresses that the host's last
+// successful lookup did not find. Requests that are under way are not interrupted.
 //
-// rt must be an *http.Transport whose DialContext is n.DialContext, or a wrapper of one, such as the transport of
-// package hedge. Drain must be called once for each rt. Names keeps rt in memory.
-//
-// When a host loses an address with open connections, Names calls the method CloseIdleConnections of rt, if rt has one.
-// An *http.Transport then closes the idle connections of all hosts. Names repeats the call after one second, two, four
-// and so on, while connections to lost addresses are open. A panic of the method is recovered.
-//
-// The next requests to the host are sent with Request.Close set. An HTTP/1.1 connection closes after the request, which
-// has the header "Connection: close". An HTTP/2 connection closes when all its requests have ended.
-//
-// Request.Close is not set for requests through a proxy, nor for URLs with a host that is not ASCII. A request whose
-// connection closes before the request's body was read is sent again.
-//
-// If three lookups within ten minutes find lost addresses again, the host's name servers probably return a different
-// part of a larger set each time. Connections to an address are then closed only after the address was in no answer for
-// five minutes.
+// rt must be an *http.Transport whose DialContext is n.DialContext, or a wrapper of one, for example of package hedge.
+// Drain must be called once for each rt. n keeps rt in memory. See also the package comment.
 func (n *Names) Drain(rt http.RoundTripper) http.RoundTripper {
 	n.init()
 	if c, ok := rt.(interface{ CloseIdleConnections() }); ok {
@@ -86,17 +71,17 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 		return d.rt.RoundTrip(req)
 	}
 	name := req.URL.Hostname()
-	closes, ok := d.n.decideClosing(name)
+	closes, draining := d.n.decideClosing(name)
 	once := req.Body != nil && req.Body != http.NoBody && req.GetBody == nil
 	shared := d.n.returned.shared.Load() > 0
-	if !ok && !once && !shared {
+	if !draining && !once && !shared {
 		return d.rt.RoundTrip(req)
 	}
 	ctx := req.Context()
 	if shared {
 		ctx = context.WithValue(ctx, hostContextKey{}, name)
 	}
-	if ok {
+	if draining {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 			GotConn: func(info httptrace.GotConnInfo) { d.n.recordUse(info.Conn, name, closes) },
 		})
@@ -158,11 +143,8 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable reports whether a request that failed with err can be sent again with the body that b wraps. This is
-// true if err is net/http's error for a body that cannot be read again (cannotRewind), and the body was not read.
-//
-// If the result is true, b no longer uses the body. The caller must wrap the body in a new retryableBody for the next
-// attempt.
+// resetIfRetryable reports whether a request that failed with err can be sent again: err has the text cannotRewind, and
+// the body was not read. The caller must then wrap the body in a new retryableBody for the next attempt.
 func (b *retryableBody) resetIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
@@ -172,7 +154,7 @@ func (b *retryableBody) resetIfRetryable(err error) bool {
 	if b.read {
 		return false
 	}
-	b.ReadCloser = http.NoBody
+	b.ReadCloser = http.NoBody // the next retryableBody uses the body
 	return true
 }
 
@@ -190,13 +172,10 @@ func (b *retryableBody) recordRoundTripReturned(err error) {
 	}
 }
 
-// decideClosing decides whether the connection of a request to the host name must close after the request. ok is true
-// if the host has connections to drain (hasConnsToDrain). The caller must then call recordUse when the request has got
-// its connection. If ok is false, the request is sent unchanged.
-//
-// closes is true if the connection must close. If the field closesNext of the host is set, this request clears it and
-// begins a period of two seconds (closingTime). closes is true for all requests to the host in this period.
-func (n *Names) decideClosing(name string) (closes, ok bool) {
+// decideClosing decides whether a request to the host name must close its connection (closes). draining reports whether
+// the host has open connections to addresses that it has lost. The caller must then call recordUse when the request has
+// its connection.
+func (n *Names) decideClosing(name string) (closes, draining bool) {
 	if n.drainingHosts.Load() == 0 {
 		return false, false
 	}
@@ -207,18 +186,14 @@ func (n *Names) decideClosing(name string) (closes, ok bool) {
 		return false, false
 	}
 	now := time.Now()
-	if h.closesNext {
+	if h.closesNext { // all requests of the next two seconds close their connections
 		h.closesNext, h.closeUntil = false, now.Add(closingTime)
 	}
 	return now.Before(h.closeUntil), true
 }
 
-// recordUse records that a request to the host name is sent over the connection c. closes is true if c closes after the
-// request. recordUse does nothing unless c belongs to the host, and connections to the remote address of c are to be
-// closed (shouldDrain).
-//
-// If closes is true, c does not count as a connection to drain for one minute (hasConnsToDrain). Otherwise recordUse
-// sets closesNext. The next requests to the host then close their connections, and one of these requests may use c.
+// recordUse records that a request to the host name uses the connection c. closes reports whether the request closes c.
+// If c leads to an address that the host has lost and stays open, later requests to the host close their connections.
 func (n *Names) recordUse(c net.Conn, name string, closes bool) {
 	t := trackingOf(c)
 	if t == nil {
@@ -257,24 +232,20 @@ func trackingOf(c net.Conn) *trackedConn {
 	}
 }
 
-// shouldDrain reports whether connections to the address a are to be closed at the present time now, because the host
-// has lost the address. The caller must hold mu.
-//
-// If three lookups in the ten minutes before now (removedMemory) have found lost addresses again, a must have been
-// absent for five minutes (rotationDelay). The name servers of this host probably return only a part of its addresses
-// in each answer.
+// shouldDrain reports whether connections to a are to be closed, because the host has lost the address. If lost
+// addresses of the host often return, a must have been absent for five minutes (rotationDelay). now is the present
+// time. The caller must hold mu.
 func (h *host) shouldDrain(a *hostAddress, now time.Time) bool {
 	if a.removedAt.IsZero() {
 		return false
 	}
+	// three returns in ten minutes: each answer probably has only a part of the addresses
 	return now.Sub(h.returnTimes[2]) >= removedMemory || now.Sub(a.removedAt) >= rotationDelay
 }
 
-// startDraining starts the closing of connections to addresses that the host has lost. It schedules the closing of idle
-// connections (closeIdleConnsAfter), and makes the next requests to the host close their connections (closesNext).
-//
-// It does nothing if the host has no connections to drain (hasConnsToDrain). now is the present time. The caller must
-// hold mu.
+// startDraining starts closing the host's connections to addresses that it has lost: idle connections now, and other
+// connections after the next requests. It does nothing if there are none (hasConnsToDrain). now is the present time.
+// The caller must hold mu.
 func (h *host) startDraining(now time.Time) {
 	if h.updateDraining(now); h.draining {
 		h.closesNext = true
@@ -299,11 +270,9 @@ func (h *host) updateDraining(now time.Time) {
 	}
 }
 
-// hasConnsToDrain reports whether the host has connections to drain: open connections to addresses that it has lost
-// (shouldDrain). now is the present time. The caller must hold mu.
-//
-// A connection does not count for one minute (connCloseTime) after a request with Request.Close was sent over it,
-// because it is probably about to close.
+// hasConnsToDrain reports whether the host has open connections to addresses that it has lost (shouldDrain). A
+// connection does not count for one minute (connCloseTime) after a request that closes it. now is the present time. The
+// caller must hold mu.
 func (h *host) hasConnsToDrain(now time.Time) bool {
 	for _, a := range h.addrs {
 		if !h.shouldDrain(a, now) {
@@ -318,15 +287,12 @@ func (h *host) hasConnsToDrain(now time.Time) bool {
 	return false
 }
 
-// closeIdleConnsAfter starts a timer that closes the idle connections of all transports that were passed to
-// Names.Drain, after the duration d. The closing is repeated after closeIdleInterval, which doubles each time. A timer
-// that was started before is stopped.
-//
-// The closing and its repetition end when the host has no connections to drain (hasConnsToDrain), or when Names is
-// closed. The caller must hold mu.
-func (h *host) closeIdleConnsAfter(d time.Duration) {
+// closeIdleConnsAfter starts a timer that closes the idle connections of all transports passed to Drain, after delay.
+// It repeats this at doubling intervals (closeIdleInterval) while the host has connections to lost addresses. The
+// caller must hold mu.
+func (h *host) closeIdleConnsAfter(delay time.Duration) {
 	stopAndClear(&h.closeIdleTimer)
-	h.closeIdleTimer = time.AfterFunc(d, func() {
+	h.closeIdleTimer = time.AfterFunc(delay, func() {
 		h.n.mu.Lock()
 		h.updateDraining(time.Now())
 		if !h.draining || h.n.closed {

@@ -92,9 +92,9 @@ func (a *hostAddress) portHealthOf(port string) *portHealth {
 	return s
 }
 
-// isFailing reports whether dials to a port of the address fail. That is so if a dial has failed in the minute before
-// now (failureDuration), and no dial has succeeded since. If port is empty, isFailing reports whether all stored ports
-// fail. It returns false if no port is stored. The caller must hold Names.mu.
+// isFailing reports whether a dial to the port failed in the minute before now (failureDuration), and none has
+// succeeded since. If port is empty, this must apply to all stored ports, and there must be one. The caller must hold
+// Names.mu.
 func (a *hostAddress) isFailing(port string, now time.Time) bool {
 	if port != "" {
 		s := a.ports[port]
@@ -119,23 +119,20 @@ type lookupState struct {
 	published      addressFamilies // families whose results are published
 }
 
-// hasEnoughResults reports whether the lookup has published enough results for a caller. If all is true, the caller
-// needs the results of all families in want, and otherwise the result of any family. The caller must hold Names.mu.
-func (l *lookupState) hasEnoughResults(want addressFamilies, all bool) bool {
-	if !all {
+// hasEnoughResults reports whether the lookup has published enough results for a caller. If waitForAll is true, the
+// caller needs the results of all families, and otherwise the result of any family. The caller must hold Names.mu.
+func (l *lookupState) hasEnoughResults(families addressFamilies, waitForAll bool) bool {
+	if !waitForAll {
 		return !l.first.IsZero()
 	}
-	return (l.published[0] || !want[0]) && (l.published[1] || !want[1])
+	return (l.published[0] || !families[0]) && (l.published[1] || !families[1])
 }
 
-// waitDeadline returns the time at which a caller stops waiting for the lookup and uses the addresses that are known
-// then. The time is waitEnd, or 50 ms (lookup.ResolutionDelay) after the first result if hasWanted is true and that
-// time is earlier.
-//
-// hasWanted must be true if the caller waits for the results of all its families, and the host has an address of one of
-// them. The caller must hold Names.mu.
-func (l *lookupState) waitDeadline(hasWanted bool) time.Time {
-	if end := l.first.Add(lookup.ResolutionDelay); hasWanted && !l.first.IsZero() && end.Before(l.waitEnd) {
+// waitDeadline returns when a caller stops waiting for more results of the lookup: at waitEnd, or earlier, 50 ms after
+// the first result if hasUsableAddress is true: the host already has an address for the caller. The caller must hold
+// Names.mu.
+func (l *lookupState) waitDeadline(hasUsableAddress bool) time.Time {
+	if end := l.first.Add(lookup.ResolutionDelay); hasUsableAddress && !l.first.IsZero() && end.Before(l.waitEnd) {
 		return end
 	}
 	return l.waitEnd
@@ -159,14 +156,13 @@ func (h *host) addUser() {
 	}
 }
 
-// removeUser records that a connection, dial or watcher no longer uses the host. A host without users is not looked up
-// again until it is next used. If it has no addresses and its lookup still waits for a slot, the lookup is dropped. The
-// caller must hold mu.
+// removeUser records that a connection, dial or watcher no longer uses the host. After the last one, the host is not
+// looked up again until it is next used. The caller must hold mu.
 func (h *host) removeUser() {
 	h.users--
 	if h.users == 0 {
 		h.stopTimers()
-		if h.lookup != nil && !h.lookup.started && !h.isKnown() {
+		if h.lookup != nil && !h.lookup.started && !h.isKnown() { // no caller waits for the addresses any more
 			close(h.lookup.abandoned)
 			h.lookup = nil
 		}
@@ -190,11 +186,8 @@ func stopAndClear(t **time.Timer) {
 	}
 }
 
-// armLookupTimer sets the timer that starts the next lookup at the time nextLookup, and stops the timer that was set
-// before. now is the present time.
-//
-// No timer is set if the host has no users (connections, dials or watchers), or was never looked up. No timer is set
-// while a lookup is running, or after Names is closed. The caller must hold mu.
+// armLookupTimer replaces the timer that starts the next lookup at nextLookup. There is no timer if the host is unused
+// or was never looked up, during a lookup, and after Names is closed. now is the present time. The caller must hold mu.
 func (h *host) armLookupTimer(now time.Time) {
 	stopAndClear(&h.timer)
 	if h.users == 0 || h.lookup != nil || h.lastLookup.IsZero() || h.n.closed {
@@ -272,15 +265,12 @@ func (h *host) waitForLookup(ctx context.Context, deadline time.Time, bounded bo
 }
 
 // hasAddresses reports whether a lookup, whose results for IPv4 and IPv6 are given, has found at least one address.
-func hasAddresses(both [2]*lookup.FamilyResult) bool {
-	return slices.ContainsFunc(both[:], func(f *lookup.FamilyResult) bool { return f != nil && len(f.Addrs) > 0 })
+func hasAddresses(results [2]*lookup.FamilyResult) bool {
+	return slices.ContainsFunc(results[:], func(f *lookup.FamilyResult) bool { return f != nil && len(f.Addrs) > 0 })
 }
 
-// runLookup performs the lookup l when the semaphore slots has a free slot. It releases the slot at the end of the
-// lookup, or after one second (slotTime) if the lookup takes longer.
-//
-// If l is abandoned before it has a slot, runLookup does nothing. If ctx ends before l has a slot, the lookup ends
-// without results.
+// runLookup performs the lookup l when the semaphore slots has a free slot, and keeps the slot for at most one second
+// (slotTime). If l is abandoned or ctx ends before that, no query is sent. The caller must add one to Names.wg.
 func (h *host) runLookup(ctx context.Context, slots lookupSlots, l *lookupState) {
 	defer h.n.wg.Done()
 	select {
@@ -314,11 +304,9 @@ func (h *host) markLookupStarted(l *lookupState) bool {
 	return true
 }
 
-// lookupBothFamilies performs a lookup. It queries the IPv4 and IPv6 addresses of the host at the same time, and
-// publishes both results together (publishResults). If the second result is more than 50 ms late (RFC 8305 §3), the
-// first result is published without it.
-//
-// If the host has no addresses yet, and the IPv6 result arrives first, it is published at once.
+// lookupBothFamilies queries the IPv4 and IPv6 addresses of the host at the same time, and publishes the results
+// together (publishResults). If the second result is more than 50 ms late (RFC 8305 §3), the first one is published
+// without it.
 func (h *host) lookupBothFamilies(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -327,7 +315,7 @@ func (h *host) lookupBothFamilies(ctx context.Context) {
 	first := <-results
 	both[first.Family] = first
 	h.n.mu.Lock()
-	now := first.Family == 1 && !h.isKnown()
+	now := first.Family == 1 && !h.isKnown() // a new host's IPv6 addresses are published at once
 	h.n.mu.Unlock()
 	delay := time.NewTimer(lookup.ResolutionDelay)
 	defer delay.Stop()
@@ -362,16 +350,12 @@ func (h *host) queryFamily(ctx context.Context, typ uint16, r *lookup.FamilyResu
 	r.Addrs, err = lookup.LookupAddrs(ctx, h.n.exchanger(), h.name, typ)
 }
 
-// publishResults makes the results of a lookup the addresses of the host, and wakes the goroutines that wait for them.
-// both contains the results for IPv4 and IPv6, in this order. A result that has not arrived yet is nil. The caller must
-// not hold mu.
-//
-// A family whose result is nil or an error keeps its addresses. NXDOMAIN is an error, because some name servers return
-// it although the host has addresses of the other family (RFC 4074 §4.2). If neither result has addresses, nothing
-// changes.
-func (h *host) publishResults(both [2]*lookup.FamilyResult) {
+// publishResults stores the results of a lookup, IPv4 before IPv6, as the addresses of the host, and wakes waiting
+// goroutines. A family with an error or nil keeps its addresses. If no result has an address, nothing changes. The
+// caller must not hold mu.
+func (h *host) publishResults(results [2]*lookup.FamilyResult) {
 	var all []netip.Addr
-	for _, f := range both {
+	for _, f := range results {
 		if f != nil {
 			for _, a := range f.Addrs {
 				all = append(all, a.Addr.Unmap())
@@ -381,12 +365,13 @@ func (h *host) publishResults(both [2]*lookup.FamilyResult) {
 	sources := h.n.sourcesOf(all)
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
-	if h.n.closed || !hasAddresses(both) {
+	if h.n.closed || !hasAddresses(results) {
 		return
 	}
 	now := time.Now()
 	changed := false
-	for i, f := range both {
+	for i, f := range results {
+		// also NXDOMAIN: some servers return it although the other family has addresses (RFC 4074 §4.2)
 		if f == nil || f.Err != nil {
 			continue
 		}
@@ -399,7 +384,7 @@ func (h *host) publishResults(both [2]*lookup.FamilyResult) {
 		changed = h.replaceAddresses(i, addrs, now) || changed
 	}
 	h.setSources(all, sources)
-	for i, f := range both {
+	for i, f := range results {
 		if f != nil {
 			h.lookup.published[i] = true
 			if h.lookup.first.IsZero() || f.At.Before(h.lookup.first) {
@@ -419,11 +404,9 @@ func (h *host) publishResults(both [2]*lookup.FamilyResult) {
 	h.notifyWatchers()
 }
 
-// replaceAddresses replaces the addresses of a family (0 for IPv4, 1 for IPv6) by addrs, at the present time now. It
-// records which addresses are removed, and which removed addresses are back.
-//
-// The result is true if the set of addresses has changed. Otherwise the addresses keep their old order. The caller must
-// hold mu.
+// replaceAddresses replaces the addresses of a family (0 for IPv4, 1 for IPv6) by addrs, and reports whether the set
+// has changed. It records which addresses are removed and which are back. now is the present time. The caller must hold
+// mu.
 func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) bool {
 	old := h.families[family]
 	changed := len(addrs) != len(old)
@@ -456,9 +439,9 @@ func (h *host) replaceAddresses(family int, addrs []netip.Addr, now time.Time) b
 	return changed
 }
 
-// trimAddresses removes the state of addresses that the host lost at least ten minutes before now (removedMemory). If
-// more than 256 addresses are stored (maxAddrs), it removes the state of all addresses that the host lost before now.
-// It keeps addresses with open connections. The caller must hold mu.
+// trimAddresses forgets addresses that the host lost at least ten minutes ago (removedMemory). If more than 256
+// addresses are stored (maxAddrs), it forgets all that were lost before now, the present time. Addresses with open
+// connections remain. The caller must hold mu.
 func (h *host) trimAddresses(now time.Time) {
 	many := len(h.addrs) > maxAddrs
 	for ip, a := range h.addrs {
@@ -481,10 +464,10 @@ func (h *host) notifyWatchers() {
 	h.changed = make(chan struct{})
 }
 
-// endLookup records the end of the running lookup, schedules the next lookup, and wakes the goroutines that wait. both
-// contains the results for IPv4 and IPv6. If neither has an address, endLookup stores the error of the lookup. The
-// caller must not hold mu.
-func (h *host) endLookup(both [2]*lookup.FamilyResult) {
+// endLookup records the end of the running lookup, schedules the next lookup, and wakes the goroutines that wait.
+// results contains the results for IPv4 and IPv6. If neither has an address, endLookup stores the error of the lookup.
+// The caller must not hold mu.
+func (h *host) endLookup(results [2]*lookup.FamilyResult) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
 	defer h.notifyWatchers()
@@ -496,13 +479,13 @@ func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 		return
 	}
 	now := time.Now()
-	some := hasAddresses(both)
+	some := hasAddresses(results)
 	if h.err = nil; !some {
 		h.failures++
-		h.err = h.selectError(both)
+		h.err = h.selectError(results)
 	}
-	until := h.computeExpiry(both)
-	if some && !h.hasFailedFamily(both) { // otherwise the lookup is repeated soon, at any TTL of the other family
+	until := h.computeExpiry(results)
+	if some && !h.hasFailedFamily(results) { // otherwise the lookup is repeated soon, at any TTL of the other family
 		h.failuresInRow, h.nextLookup = 0, until
 	} else {
 		h.failuresInRow++
@@ -515,9 +498,9 @@ func (h *host) endLookup(both [2]*lookup.FamilyResult) {
 }
 
 // hasFailedFamily reports whether a lookup has failed for one family although the host has addresses of that family.
-// both contains the results for IPv4 and IPv6, which must not be nil. The caller must hold mu.
-func (h *host) hasFailedFamily(both [2]*lookup.FamilyResult) bool {
-	for i, f := range both {
+// results contains the results for IPv4 and IPv6, which must not be nil. The caller must hold mu.
+func (h *host) hasFailedFamily(results [2]*lookup.FamilyResult) bool {
+	for i, f := range results {
 		if f.Err != nil && len(h.families[i]) > 0 {
 			return true
 		}
@@ -539,15 +522,11 @@ func (h *host) retryDelay() time.Duration {
 	return min(d, most)
 }
 
-// computeExpiry returns the time at which the results of a lookup expire: the earliest end of the TTL of a family. It
-// returns the zero time if the results have no addresses. A TTL below MinTTL counts as MinTTL, and a TTL above MaxTTL
-// as MaxTTL.
-//
-// If one of the family's two previous TTLs was at least MinTTL, a TTL below MinTTL is probably the remaining TTL in a
-// server's cache. This TTL then counts as at least one second (minRemainingTTL). computeExpiry stores each TTL for the
-// next calls. The caller must hold mu.
-func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
-	for i, f := range both {
+// computeExpiry returns when the results of a lookup expire: at the earliest end of a family's TTL, limited by MinTTL
+// and MaxTTL. Without an address it returns the zero time. It stores the TTLs for the next call. The caller must hold
+// mu.
+func (h *host) computeExpiry(results [2]*lookup.FamilyResult) (expiry time.Time) {
+	for i, f := range results {
 		if len(f.Addrs) == 0 {
 			continue
 		}
@@ -555,11 +534,11 @@ func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 		for _, a := range f.Addrs {
 			ttl = min(ttl, a.TTL)
 		}
-		least, before := h.n.minTTL(), h.ttls[i]
-		if max(before[0], before[1], ttl) >= least {
-			least = minRemainingTTL
+		least, previous := h.n.minTTL(), h.ttls[i]
+		if max(previous[0], previous[1], ttl) >= least {
+			least = minRemainingTTL // a short TTL is probably the remaining TTL in a server's cache
 		}
-		h.ttls[i] = [2]time.Duration{before[1], ttl}
+		h.ttls[i] = [2]time.Duration{previous[1], ttl}
 		end := f.At.Add(min(max(ttl, least), h.n.maxTTL()))
 		if expiry.IsZero() || end.Before(expiry) {
 			expiry = end
@@ -568,11 +547,11 @@ func (h *host) computeExpiry(both [2]*lookup.FamilyResult) (expiry time.Time) {
 	return expiry
 }
 
-// selectError returns the error of a lookup that found no address. This is the first error in both, IPv4 before IPv6,
-// that is not a "not found" error. If there is none, the result is a "not found" error, a *net.DNSError.
-func (h *host) selectError(both [2]*lookup.FamilyResult) error {
+// selectError returns the error of a lookup that found no address. This is the first error in results, IPv4 before
+// IPv6, that is not a "not found" error. If there is none, the result is a "not found" error, a *net.DNSError.
+func (h *host) selectError(results [2]*lookup.FamilyResult) error {
 	err := lookup.NewNotFoundError(h.name)
-	for _, f := range both {
+	for _, f := range results {
 		if e, ok := f.Err.(*net.DNSError); ok && !e.IsNotFound {
 			return e
 		}
@@ -583,14 +562,10 @@ func (h *host) selectError(both [2]*lookup.FamilyResult) error {
 	return err
 }
 
-// orderAddresses returns the host's addresses of the families in want, in the order in which they are dialled at a
-// port. Addresses that fail at the port come last (hostAddress.isFailing). If port is empty, addresses that fail at all
-// stored ports come last.
-//
-// Addresses are sorted by RFC 6724, but the families alternate, beginning with the family of the best address (RFC 8305
-// §4). Equal addresses of a family are rotated by rotation positions, so that dials are distributed. The caller must
-// hold mu.
-func (h *host) orderAddresses(want addressFamilies, rotation uint, port string) []netip.Addr {
+// orderAddresses returns the host's addresses of the given families in the order of dialling: by RFC 6724, with
+// alternating families (RFC 8305 §4). Equal addresses are rotated by rotation. Addresses that fail at port come last
+// (isFailing). The caller must hold mu.
+func (h *host) orderAddresses(families addressFamilies, rotation uint, port string) []netip.Addr {
 	now := time.Now()
 	var tiers [2][2][]netip.Addr // first index: 1 if the address failed; second: the family
 	for i, addrs := range h.families {
@@ -600,7 +575,7 @@ func (h *host) orderAddresses(want addressFamilies, rotation uint, port string) 
 			if h.addrs[ip].isFailing(port, now) {
 				t = 1
 			}
-			if want[i] {
+			if families[i] {
 				tiers[t][i] = append(tiers[t][i], ip)
 			}
 		}

@@ -50,6 +50,29 @@
 //
 // The lookup that has found the first addresses of a host may still be running then, because the answer for the other
 // family is late. The dial waits for that answer, until ten seconds after the start of the lookup.
+//
+// # Draining
+//
+// A host has lost an address if its last successful lookup did not find it. If connections to the address are open,
+// Names calls CloseIdleConnections of each RoundTripper that was passed to Drain, if it has this method. An
+// *http.Transport then closes the idle connections of all hosts.
+//
+// The call is repeated after one second, two, four and so on, while connections to lost addresses are open. A panic of
+// the method is recovered.
+//
+// The next requests to the host are sent with Request.Close set. An HTTP/1.1 connection closes after the request, which
+// has the header "Connection: close". An HTTP/2 connection closes when all its requests have ended.
+//
+// Request.Close is not set for requests through a proxy, nor for URLs with a host that is not ASCII. A request whose
+// connection closes before the request's body was read is sent again.
+//
+// If three lookups within ten minutes find lost addresses again, the host's name servers probably return a different
+// part of a larger set each time. Connections to an address are then closed only after the address was in no answer for
+// five minutes.
+//
+// LookupNetIP may return one address for several hosts. A connection that is dialled to it for a request through the
+// RoundTripper of Drain belongs to the host in the request's URL. Any other connection to it belongs to all of these
+// hosts, at most to the last eight.
 package names
 
 import (
@@ -78,13 +101,11 @@ const (
 
 var errClosed = fmt.Errorf("names: Names is closed: %w", net.ErrClosed)
 
-// Names looks up the addresses of hosts, stores them, and connects to hosts: see the package comment. The zero value is
-// ready for use, with the DNS servers of the system. The fields must not be changed after first use. Names is safe for
-// concurrent use.
+// Names looks up and stores the addresses of hosts, and connects to hosts. The zero value uses the system's DNS
+// servers. The fields must not be changed after first use. Names is safe for concurrent use.
 //
-// Host names are complete: search domains are not used. Case and a final dot do not matter. In addition to the hosts
-// that are in use, Names stores 1024 hosts, with 65,536 addresses in all. It removes the least recently used hosts
-// first.
+// Host names are complete: search domains are not used. Case and a final dot do not matter. Besides hosts in use, the
+// 1024 most recently used hosts are stored, with at most 65,536 addresses.
 type Names struct {
 	// Exchanger answers the DNS questions, for example a *dnshedge.Client. If it panics, the lookup fails. Nil: a
 	// Client of the system's servers with default settings, and with the hosts file /etc/hosts if the file exists.
@@ -161,13 +182,8 @@ func (n *Names) maxTTL() time.Duration {
 // LookupNetIP returns the addresses of a host, in the order in which DialContext would dial them. The network is ip,
 // ip4 or ip6. The error of a failed lookup is a *net.DNSError. With this method, Names is a hedge.Resolver.
 //
-// A connection that DialContext makes to a returned address belongs to the host. While the connection is open, Names
-// looks the host up again whenever the TTL of the host's addresses ends. If the host loses the address, the
-// RoundTripper that Drain returns closes the connection.
-//
-// LookupNetIP may return the same address for several hosts. A connection that is dialled for a request through that
-// RoundTripper then belongs to the host in the request's URL. Any other connection to the address belongs to all of
-// these hosts, at most to the last eight.
+// A connection that DialContext makes to a returned address counts as a connection to the host. If the host loses the
+// address, the RoundTripper of Drain closes the connection.
 func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	want, err := familiesOf(network, "ip")
 	if err != nil {
@@ -202,8 +218,8 @@ func (n *Names) LookupNetIP(ctx context.Context, network, host string) ([]netip.
 // Watch yields the addresses of a host, in the order in which DialContext would dial them, and yields them again
 // whenever they change. The sequence ends when ctx ends or Close is called.
 //
-// As long as no address is known, Watch yields the *net.DNSError of each failed lookup. Failed lookups are repeated
-// after one second, two, four and so on, up to a minute.
+// Until an address is known, Watch yields the *net.DNSError of each failed lookup. Failed lookups are repeated after
+// one second, two, four and so on, up to a minute.
 func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, error] {
 	return func(yield func([]netip.Addr, error) bool) {
 		if ctx.Err() != nil {
@@ -248,11 +264,11 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 	}
 }
 
-// Refresh makes Names look up a host again before the TTL of its addresses has ended: at once, or MinTTL after the last
-// lookup if that is later. The known addresses remain in use meanwhile. Refresh does not wait for the lookup.
+// Refresh starts a lookup of a host before the TTL of its addresses has ended: at once, or MinTTL after the last lookup
+// if that is later. It does not wait for the result. The known addresses remain in use.
 //
-// A host without connections, dials or watchers is looked up when it is next used. Refresh does nothing if Names does
-// not store the host or is closed.
+// A host without connections, dials or watchers is looked up at its next use. Refresh does nothing for an unknown host
+// or after Close.
 func (n *Names) Refresh(host string) {
 	n.init()
 	n.mu.Lock()
@@ -291,17 +307,13 @@ func (n *Names) isClosed() bool {
 	return n.closed
 }
 
-// acquireResolvedHost returns the state of the host name, which has at least one known address of any family. If the
-// host has no addresses, or their TTL has ended, acquireResolvedHost starts a lookup. It waits for the results of all
-// families in want if all is true, and otherwise for any result.
-//
-// If the host has addresses already, the wait takes at most one second (lookupPatience). There is no wait if the
-// previous lookup failed.
-//
-// The error is not nil if Names is closed, or if the lookup or ctx has ended and no address is known. If the error is
-// nil, the caller must call releaseHost.
-func (n *Names) acquireResolvedHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
-	h, err := n.waitForResolvedHost(ctx, name, want, all)
+// acquireResolvedHost returns the state of the host with this name, once an address is known. If necessary, it waits
+// for a lookup: for all families if waitForAll is true, and otherwise for one result. If the error is nil, the caller
+// must call releaseHost.
+func (n *Names) acquireResolvedHost(
+	ctx context.Context, name string, families addressFamilies, waitForAll bool,
+) (*host, error) {
+	h, err := n.waitForResolvedHost(ctx, name, families, waitForAll)
 	if err != nil && ctx.Err() != nil {
 		cause := context.Cause(ctx)
 		err = &net.DNSError{UnwrapErr: cause, Err: cause.Error(), Name: name, IsTimeout: ctx.Err() == context.DeadlineExceeded}
@@ -309,12 +321,12 @@ func (n *Names) acquireResolvedHost(ctx context.Context, name string, want addre
 	return h, err
 }
 
-// waitForResolvedHost looks up the host name if its addresses are not known or their TTL has ended, waits, and returns
-// the host's state. It waits for the results of all families in want if all is true, and otherwise for any result.
-//
-// The error is not nil if no address is known after the wait. If ctx has ended, acquireResolvedHost replaces this
-// error. If the error is nil, the caller must call releaseHost.
-func (n *Names) waitForResolvedHost(ctx context.Context, name string, want addressFamilies, all bool) (*host, error) {
+// waitForResolvedHost looks up the host name if it has no addresses or their TTL has ended. It waits for the results of
+// all families if waitForAll is true, and otherwise for one result. If the error is nil, the caller must call
+// releaseHost.
+func (n *Names) waitForResolvedHost(
+	ctx context.Context, name string, families addressFamilies, waitForAll bool,
+) (*host, error) {
 	n.init()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -326,8 +338,10 @@ func (n *Names) waitForResolvedHost(ctx context.Context, name string, want addre
 	if now := time.Now(); !h.isKnown() || !now.Before(h.nextLookup) {
 		h.startLookup(now)
 	}
-	for h.lookup != nil && h.failures == began && !h.lookup.hasEnoughResults(want, all) && !h.lookup.previousFailed &&
-		h.waitForLookup(ctx, h.lookup.waitDeadline(all && h.hasFamilies(want)), h.isKnown()) {
+	// with known addresses, at most lookupPatience, or not at all after a failed lookup
+	for h.lookup != nil && h.failures == began && !h.lookup.hasEnoughResults(families, waitForAll) &&
+		!h.lookup.previousFailed &&
+		h.waitForLookup(ctx, h.lookup.waitDeadline(waitForAll && h.hasFamilies(families)), h.isKnown()) {
 	}
 	if h.isKnown() {
 		if h.hasUnsureSource {
@@ -363,17 +377,15 @@ func (n *Names) acquireHost(name string) *host {
 	return h
 }
 
-// addUnusedHost adds a host that no connection, dial or watcher uses to the list of unused hosts. If the list then has
-// more than 1024 hosts (maxUnusedHosts) or 65,536 addresses (maxUnusedAddrs), the least recently used hosts are removed
-// from memory.
-//
-// A host without known addresses is removed from memory at once. The caller must hold mu.
+// addUnusedHost adds a host that no connection, dial or watcher uses to the list of unused hosts. If the list is then
+// too long (maxUnusedHosts, maxUnusedAddrs), the least recently used hosts are removed from memory. The caller must
+// hold mu.
 func (n *Names) addUnusedHost(h *host) {
 	if h.unusedElement == nil {
 		h.unusedElement = n.unused.PushFront(h)
 		n.unusedAddrs += len(h.addrs)
 	}
-	if !h.isKnown() {
+	if !h.isKnown() { // there is nothing to keep
 		n.forgetHost(h)
 	}
 	for n.unused.Len() > maxUnusedHosts || n.unusedAddrs > maxUnusedAddrs {

@@ -57,11 +57,8 @@ func scopeOf(ip netip.Addr) int {
 	return global
 }
 
-// compareTo returns a negative number if a is preferred to b by rules 1, 2, 5, 6 and 8 of RFC 6724 §6. It returns a
-// positive number if b is preferred, and otherwise 0.
-//
-// Rules 3, 4 and 7 need data that package net does not provide. Rule 9 is omitted, because it would always prefer the
-// same address of a family.
+// compareTo returns a negative number if a is preferred to b as the destination of a connection, a positive number if b
+// is preferred, and otherwise 0. It applies rules 1, 2, 5, 6 and 8 of RFC 6724 §6.
 func (a destination) compareTo(b destination) int {
 	if c := compareBools(a.source.IsValid(), b.source.IsValid()); c != 0 || !a.source.IsValid() {
 		return c
@@ -70,6 +67,7 @@ func (a destination) compareTo(b destination) int {
 	bPrecedence, bLabel := lookupPolicy(b.addr)
 	_, aSource := lookupPolicy(a.source)
 	_, bSource := lookupPolicy(b.source)
+	// Rules 3, 4 and 7 need data that package net lacks. Rule 9 would always prefer the same address of a family.
 	return cmp.Or(
 		compareBools(scopeOf(a.addr) == scopeOf(a.source), scopeOf(b.addr) == scopeOf(b.source)),
 		compareBools(aLabel == aSource, bLabel == bSource),
@@ -89,10 +87,9 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// systemSourceAddress returns the local address from which the system would send packets to ip, or the zero Addr if there
-// is no route. It connects a UDP socket, which sends nothing.
-//
-// An error means that the source cannot be determined now, for example because the process has too many open files.
+// systemSourceAddress returns the local address from which the system would send packets to ip, or the zero Addr if
+// there is no route. It sends nothing. An error means that the address cannot be determined now, for example because
+// too many files are open.
 func systemSourceAddress(ip netip.Addr) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ip, 53)))
 	if err != nil {
@@ -106,13 +103,10 @@ func systemSourceAddress(ip netip.Addr) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// sourceOf returns the source address of connections to ip, by which RFC 6724 orders addresses. If the field Dialer is
-// nil or a *net.Dialer, this is the result of systemSourceAddress.
-//
-// Another Dialer, such as that of a proxy, may reach networks that this machine does not reach. sourceOf then returns
-// ip itself, so that every address counts as reachable.
+// sourceOf returns the local address of connections to ip, by which RFC 6724 orders addresses, or the zero Addr if
+// there is no route. If the Dialer is not a *net.Dialer, the result is ip itself, so that ip counts as reachable.
 func (n *Names) sourceOf(ip netip.Addr) (netip.Addr, error) {
-	if _, plain := n.dialer().(*net.Dialer); !plain {
+	if _, plain := n.dialer().(*net.Dialer); !plain { // such as a proxy, which may reach other networks
 		return ip, nil
 	}
 	return systemSourceAddress(ip)
@@ -131,9 +125,9 @@ func (n *Names) sourcesOf(addrs []netip.Addr) map[netip.Addr]netip.Addr {
 	return sources
 }
 
-// setSources stores the source address of connections to each address in addrs, by which RFC 6724 orders the addresses.
-// sources maps the host's addresses to their source addresses. If sources lacks an address, its stored source remains,
-// and determineSources tries again later. Addresses that the host does not have are ignored. The caller must hold mu.
+// setSources stores, for each of the host's addresses in addrs, the source address of connections, from the map
+// sources. If sources lacks an address, its stored source remains, and is determined again later. The caller must hold
+// mu.
 func (h *host) setSources(addrs []netip.Addr, sources map[netip.Addr]netip.Addr) {
 	for _, ip := range addrs {
 		a := h.addrs[ip]
