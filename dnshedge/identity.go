@@ -157,8 +157,7 @@ func (s answerSources) identityFor(q *wire.Query, domainLen int) string {
 	return s.routes[string(name[len(name)-domainLen:])]
 }
 
-// appendSources appends the encoded sources to b, which is the start of an export, and returns the extended slice.
-// decodeSources decodes them.
+// appendSources appends s in the format of Client.Export to b, and returns the extended slice. decodeSources decodes it.
 func (s answerSources) appendSources(b []byte) []byte {
 	own := decode.AppendBytes(nil, s.defaultSource)
 	own = binary.AppendUvarint(own, uint64(len(s.routes)))

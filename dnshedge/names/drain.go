@@ -98,7 +98,7 @@ func (d *drainingTransport) RoundTrip(req *http.Request) (*http.Response, error)
 		defer func() { b.recordRoundTripReturned(err) }() // also if rt panics
 	}
 	resp, err = d.rt.RoundTrip(own)
-	for again := 0; once && again < maxResends && b.resetIfRetryable(err); again++ {
+	for again := 0; once && again < maxResends && b.releaseIfRetryable(err); again++ {
 		b = &retryableBody{ReadCloser: req.Body}
 		own = own.WithContext(ctx)
 		own.Body = b
@@ -143,9 +143,9 @@ func (b *retryableBody) Close() error {
 	return from.Close()
 }
 
-// resetIfRetryable reports whether a request that failed with err can be sent again: err has the text cannotRewind, and
-// the body was not read. The caller must then wrap the body in a new retryableBody for the next attempt.
-func (b *retryableBody) resetIfRetryable(err error) bool {
+// releaseIfRetryable reports whether a request that failed with err can be sent again, because net/http gave it up before
+// it read the body. It then gives up the body, which the caller must wrap in a new retryableBody for the next attempt.
+func (b *retryableBody) releaseIfRetryable(err error) bool {
 	if err == nil || err.Error() != cannotRewind {
 		return false
 	}

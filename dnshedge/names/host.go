@@ -138,8 +138,8 @@ func (l *lookupState) waitDeadline(hasUsableAddress bool) time.Time {
 	return l.waitEnd
 }
 
-// isKnown reports whether the host has addresses, which an earlier lookup has found.
-func (h *host) isKnown() bool { return h.version > 0 }
+// hasAddresses reports whether an earlier lookup has found addresses of the host.
+func (h *host) hasAddresses() bool { return h.version > 0 }
 
 // hasFamilies reports whether the host has an address of at least one of the families in want.
 func (h *host) hasFamilies(want addressFamilies) bool {
@@ -162,7 +162,7 @@ func (h *host) removeUser() {
 	h.users--
 	if h.users == 0 {
 		h.stopTimers()
-		if h.lookup != nil && !h.lookup.started && !h.isKnown() { // no caller waits for the addresses any more
+		if h.lookup != nil && !h.lookup.started && !h.hasAddresses() { // no caller waits for the addresses any more
 			close(h.lookup.abandoned)
 			h.lookup = nil
 		}
@@ -231,7 +231,7 @@ func (h *host) startLookup(now time.Time) {
 	}
 	ctx, turn := h.n.ctx, h.n.slots.newHosts
 	h.lookup = &lookupState{abandoned: make(chan struct{})}
-	if h.isKnown() {
+	if h.hasAddresses() {
 		ctx, turn = lookup.WithCacheBypass(ctx), h.n.slots.knownHosts
 		h.lookup.waitEnd, h.lookup.previousFailed = now.Add(lookupPatience), h.failuresInRow > 0 && now.Sub(h.lastLookup) < failureMemory
 	}
@@ -298,7 +298,7 @@ func (h *host) markLookupStarted(l *lookupState) bool {
 		return false
 	}
 	l.started = true
-	if !h.isKnown() {
+	if !h.hasAddresses() {
 		l.waitEnd = time.Now().Add(lookupTimeout) // a new host's caller waits for the family that works
 	}
 	return true
@@ -315,7 +315,7 @@ func (h *host) lookupBothFamilies(ctx context.Context) {
 	first := <-results
 	both[first.Family] = first
 	h.n.mu.Lock()
-	now := first.Family == 1 && !h.isKnown() // a new host's IPv6 addresses are published at once
+	now := first.Family == 1 && !h.hasAddresses() // a new host's IPv6 addresses are published at once
 	h.n.mu.Unlock()
 	delay := time.NewTimer(lookup.ResolutionDelay)
 	defer delay.Stop()
@@ -512,7 +512,7 @@ func (h *host) hasFailedFamily(results [2]*lookup.FamilyResult) bool {
 // addresses. It doubles with each failure in a row, up to a minute, or to MinTTL if that is longer.
 func (h *host) retryDelay() time.Duration {
 	d := firstRetry
-	if h.isKnown() {
+	if h.hasAddresses() {
 		d = h.n.minTTL()
 	}
 	most := max(longestRetry, d)

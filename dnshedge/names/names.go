@@ -242,7 +242,7 @@ func (n *Names) Watch(ctx context.Context, host string) iter.Seq2[[]netip.Addr, 
 			switch {
 			case h.version > seen:
 				seen, addrs = h.version, h.orderAddresses(anyFamily, 0, "")
-			case !h.isKnown() && h.failures > failed:
+			case !h.hasAddresses() && h.failures > failed:
 				failed, err = h.failures, h.err
 			}
 			n.mu.Unlock()
@@ -335,15 +335,15 @@ func (n *Names) waitForResolvedHost(
 	}
 	h := n.acquireHost(name)
 	began := h.failures
-	if now := time.Now(); !h.isKnown() || !now.Before(h.nextLookup) {
+	if now := time.Now(); !h.hasAddresses() || !now.Before(h.nextLookup) {
 		h.startLookup(now)
 	}
 	// with known addresses, at most lookupPatience, or not at all after a failed lookup
 	for h.lookup != nil && h.failures == began && !h.lookup.hasEnoughResults(families, waitForAll) &&
 		!h.lookup.previousFailed &&
-		h.waitForLookup(ctx, h.lookup.waitDeadline(waitForAll && h.hasFamilies(families)), h.isKnown()) {
+		h.waitForLookup(ctx, h.lookup.waitDeadline(waitForAll && h.hasFamilies(families)), h.hasAddresses()) {
 	}
-	if h.isKnown() {
+	if h.hasAddresses() {
 		if h.hasUnsureSource {
 			h.determineSources()
 		}
@@ -385,7 +385,7 @@ func (n *Names) addUnusedHost(h *host) {
 		h.unusedElement = n.unused.PushFront(h)
 		n.unusedAddrs += len(h.addrs)
 	}
-	if !h.isKnown() { // there is nothing to keep
+	if !h.hasAddresses() { // there is nothing to keep
 		n.forgetHost(h)
 	}
 	for n.unused.Len() > maxUnusedHosts || n.unusedAddrs > maxUnusedAddrs {

@@ -31,9 +31,9 @@ func (x *Exchange) Attempt(a *race.Attempt, n int) (attemptReply, error) {
 	return x.sendQueries(ctx, a, n, x.attempts[n], reported)
 }
 
-// sendQueries sends the question to the server of target, and after each failure to another server. It returns the
-// first successful response, or the last server's error. ctx cancels the query. Observers get the context a. reported,
-// nil without observers, receives the last query.
+// sendQueries sends the question in attempt n to the server of target, and after each failure to another server. It
+// returns the first successful response, or the last server's error. ctx cancels the query. Observers and the tracer get
+// a as their context. For observers, reported keeps the last query; without observers, it may be nil.
 func (x *Exchange) sendQueries(ctx context.Context, a *race.Attempt, n int, target attemptTarget, reported *reportedQuery) (attemptReply, error) {
 	i, earlier, isHedge := target.server, target.earlierQueries, target.kind == hedgeAttempt
 	var refused uint64 // bit set of the servers that refused a connection one after the other
@@ -180,22 +180,15 @@ type queriesResult struct {
 	last  reportedQuery // last query, for observers
 }
 
-// runLastAttempt runs the last permitted attempt. It sends the question again whenever the last query is presumed lost,
-// and returns the first successful response to any of its queries. After all have failed, it may wait for a further
-// query, or returns the latest error.
+// runLastAttempt runs the last attempt that the race permits. It sends the question again and again, each time after the
+// previous query is presumed lost, and returns the first successful response to any of these queries. It returns the
+// latest error if all have failed and no further query may succeed.
 func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	ctx, cancel := context.WithCancelCause(a)
 	results, running := make(chan queriesResult), 0
 	start := func(target attemptTarget) {
 		running++
-		go func() {
-			r := queriesResult{err: errNoAnswer} // if an observer ends the goroutine
-			defer func() { results <- r }()
-			r.err = race.RecoverPanic(func() (err error) {
-				r.reply, err = x.sendQueries(ctx, a, MaxHedges, target, &r.last)
-				return err
-			})
-		}()
+		go x.runQueries(ctx, a, target, results)
 	}
 	defer func() {
 		cancel(race.ErrLost)
@@ -233,6 +226,16 @@ func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 		}
 	}
 	return attemptReply{}, lastErr
+}
+
+// runQueries calls sendQueries for the last attempt, and sends its result to results.
+func (x *Exchange) runQueries(ctx context.Context, a *race.Attempt, target attemptTarget, results chan<- queriesResult) {
+	r := queriesResult{err: errNoAnswer} // if an observer ends the goroutine
+	defer func() { results <- r }()
+	r.err = race.RecoverPanic(func() (err error) {
+		r.reply, err = x.sendQueries(ctx, a, MaxHedges, target, &r.last)
+		return err
+	})
 }
 
 // failedQueryOutcome returns the outcome, for observers, of a query that has ended without a response, or will do so

@@ -438,9 +438,8 @@ func (z *silentZones) removeZone(zone *suspectZone) {
 	z.zoneCount.Store(int32(len(z.byHash)))
 }
 
-// setUnansweredCount sets zone.misses, the number of children of a domain with an unanswered question. It moves the
-// domain to the list of silent domains if misses is three (minSilentChildren), or else to the list of suspect domains.
-// The caller must hold mu.
+// setUnansweredCount sets zone.misses, the number of children of a domain about which a question was left unanswered. At
+// three (minSilentChildren), the server counts as silent about the domain. The caller must hold mu.
 func (z *silentZones) setUnansweredCount(zone *suspectZone, misses int) {
 	if (misses == minSilentChildren) == zone.isSilent() {
 		zone.misses = misses

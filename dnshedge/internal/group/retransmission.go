@@ -47,7 +47,7 @@ func (r *retransmissionTimer) presumedLossTime() time.Time {
 		wait += r.setupTime
 	}
 	if r.hasFewAttempts {
-		wait = max(wait, r.minLastAttemptTimeout(server, r.lastSent))
+		wait = max(wait, r.minFinalTimeout(server, r.lastSent))
 	}
 	at := r.timeoutEnd(r.lastAttempt, r.lastSent, wait)
 	half := r.deadline.Sub(r.lastSent) / 2
@@ -82,10 +82,10 @@ func (r *retransmissionTimer) timeoutEnd(attempt int, sent time.Time, timeout ti
 	return at
 }
 
-// minLastAttemptTimeout returns the least time to wait for the response to a query, sent to s at the time sent, when at
+// minFinalTimeout returns the least time to wait for the response to a query, sent to s at the time sent, when at
 // most one further attempt is permitted: four retransmission timeouts, but at most half of the time from sent to the
 // deadline.
-func (r *retransmissionTimer) minLastAttemptTimeout(s *Server, sent time.Time) time.Duration {
+func (r *retransmissionTimer) minFinalTimeout(s *Server, sent time.Time) time.Duration {
 	servers := r.selection.servers
 	isAlone := len(servers) == 1
 	// The shortest timeout of the two servers counts, now or when the exchange began.
