@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"runtime"
 	"sync"
@@ -119,4 +120,60 @@ func exitQueries(d *exitingDialer, client transport.Transport, n int) {
 		<-ended
 		cancel()
 	}
+}
+
+// A countingOwner counts the queries that were written.
+type countingOwner struct {
+	owner
+	queries atomic.Int64
+}
+
+func (o *countingOwner) RecordQuery() { o.queries.Add(1) }
+
+// A function of the TLS configuration ends the goroutine of a handshake. The connection must not be used without TLS.
+func TestTLSGoexitEndsQuery(t *testing.T) {
+	for _, guarded := range []bool{true, false} { // Client guards its configuration
+		for _, protocol := range []string{"tls", "https"} {
+			if protocol == "https" && !guarded {
+				continue // net/http waits for ever
+			}
+			handshakes, o := 0, new(countingOwner)
+			runNetwork(t, protocol, success, func(c *transport.Config) {
+				c.Owner = o
+				c.TLS.VerifyConnection = func(tls.ConnectionState) error {
+					if handshakes++; handshakes == 1 {
+						runtime.Goexit()
+					}
+					return nil
+				}
+				if guarded {
+					usercode.GuardTLS(c.TLS)
+				}
+			}, func(t *testing.T, client transport.Transport) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				start := time.Now()
+				_, _, err := client.Exchange(ctx, wire.RootServers, 0, new(transport.QueryPath))
+				assert.Error(t, err, protocol)
+				assert.LessOrEqual(t, time.Since(start), 100*time.Millisecond, protocol)
+				assert.Zero(t, o.queries.Load(), protocol)
+				assert.False(t, client.Ready(), protocol)
+				_, _, err = client.Exchange(ctx, wire.RootServers, 0, new(transport.QueryPath))
+				assert.NoError(t, err, protocol)
+			})
+		}
+	}
+}
+
+// The Exchange of a registered protocol ends its goroutine.
+func TestProtocolExchangeGoexitEndsQuery(t *testing.T) {
+	exits := true
+	s := &fakeServer{answer: func(context.Context, *fakeServerConn) error {
+		if exits {
+			exits = false
+			runtime.Goexit()
+		}
+		return nil
+	}}
+	runFake(t, s, func(t *testing.T, client transport.Transport) { checkGoexit(t, "fake", client) })
 }

@@ -433,9 +433,15 @@ func (p *protocolTransport) waitForAnswer(ctx context.Context, c *queryInFlight,
 	}
 	done := make(chan result, 1)
 	if !p.spawnGoroutine(func() {
-		defer cancel()
-		a, err := p.fetchAnswer(own, c, q)
-		done <- result{a, err}
+		r := result{err: errGoexit}
+		defer func() {
+			cancel()
+			if r.err == errGoexit { // c.Exchange has ended the goroutine
+				c.releaseQuery(false)
+			}
+			done <- r
+		}()
+		r.a, r.err = p.fetchAnswer(own, c, q)
 	}) {
 		cancel()
 		c.releaseQuery(false)

@@ -314,15 +314,15 @@ func (s *streamTransport) openConnection(l *streamConnPool, attempt *pendingConn
 	c, err = s.DialServer(ctx, "tcp")
 	if err == nil && s.security != nil {
 		t := tls.Client(c, s.security)
+		c, err = t, errGoexit // the TLS configuration may end the goroutine; the connection must not be used without TLS
 		if err = t.HandshakeContext(ctx); err != nil {
-			_ = c.Close()
 			s.forgetAddress()
 		}
-		c = t
 	}
 }
 
-// errGoexit is the error of a connection whose Dialer or protocol has called runtime.Goexit.
+// errGoexit is the error of a connection or query whose Dialer, TLS configuration or protocol has called
+// runtime.Goexit.
 var errGoexit = errors.New("dnshedge: Dialer or Protocol ended its goroutine")
 
 // finishOpening ends the opening of a connection. It stores c or err in attempt, wakes the waiting queries, and makes c
@@ -340,6 +340,9 @@ func (s *streamTransport) finishOpening(l *streamConnPool, attempt *pendingConn,
 	}
 	switch {
 	case err != nil:
+		if c != nil {
+			_ = c.Close()
+		}
 		attempt.err = err
 		if s.ctx.Err() != nil {
 			attempt.err = ErrClosed

@@ -10,20 +10,25 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 	"time"
 )
+
+var errExited = errors.New("dnshedge: a function of TLSConfig ended its goroutine")
 
 var errNoCertificate = errors.New("dnshedge: TLSConfig.GetClientCertificate returned neither a certificate nor an error")
 
 // GuardTLS replaces the functions, interfaces and keys in the configuration of a TLS client by wrappers that recover
 // panics. After a panic, or without a result, a wrapper returns an error, or a default result where no error can be
-// returned. t must be a copy that is not in use yet.
+// returned. Functions that verify or sign may also call runtime.Goexit. t must be a copy that is not in use yet.
 func GuardTLS(t *tls.Config) {
 	const field = "TLSConfig"
 	if f := t.GetClientCertificate; f != nil {
 		t.GetClientCertificate = func(i *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
-			defer RecoverPanic(field, &err)
-			c, err = f(i)
+			err = runCallback(field, func() (err error) {
+				c, err = f(i)
+				return err
+			})
 			switch {
 			case err != nil:
 				return nil, err
@@ -40,16 +45,14 @@ func GuardTLS(t *tls.Config) {
 		t.Certificates[i].PrivateKey = guardKey(t.Certificates[i].PrivateKey)
 	}
 	if f := t.VerifyPeerCertificate; f != nil {
-		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) (err error) {
-			defer RecoverPanic(field, &err)
-			return f(raw, chains)
+		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
+			return runCallback(field, func() error { return f(raw, chains) })
 		}
 	}
 	for _, verify := range []*func(tls.ConnectionState) error{&t.VerifyConnection, &t.EncryptedClientHelloRejectionVerify} {
 		if f := *verify; f != nil {
-			*verify = func(s tls.ConnectionState) (err error) {
-				defer RecoverPanic(field, &err)
-				return f(s)
+			*verify = func(s tls.ConnectionState) error {
+				return runCallback(field, func() error { return f(s) })
 			}
 		}
 	}
@@ -69,6 +72,19 @@ func GuardTLS(t *tls.Config) {
 	if t.ClientSessionCache != nil {
 		t.ClientSessionCache = guardedSessions{t.ClientSessionCache}
 	}
+}
+
+// runCallback calls f, a function of the user, in a new goroutine, and returns its error. It returns an error as well if
+// f panics or calls runtime.Goexit, which would end the goroutine of the handshake without a result.
+func runCallback(field string, f func() error) (err error) {
+	err = errExited
+	var callback sync.WaitGroup
+	callback.Go(func() {
+		defer RecoverPanic(field, &err)
+		err = f()
+	})
+	callback.Wait()
+	return err
 }
 
 // A guardedReader is an io.Reader that converts panics of the wrapped Reader to errors.
@@ -123,8 +139,11 @@ func (s guardedSigner) Public() (key crypto.PublicKey) {
 }
 
 func (s guardedSigner) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) (b []byte, err error) {
-	defer RecoverPanic(keyField, &err)
-	return s.key.Sign(rand, digest, opts)
+	err = runCallback(keyField, func() (err error) {
+		b, err = s.key.Sign(rand, digest, opts)
+		return err
+	})
+	return b, err
 }
 
 type guardedMessageSigner struct {
@@ -133,6 +152,9 @@ type guardedMessageSigner struct {
 }
 
 func (s guardedMessageSigner) SignMessage(rand io.Reader, message []byte, opts crypto.SignerOpts) (b []byte, err error) {
-	defer RecoverPanic(keyField, &err)
-	return s.key.SignMessage(rand, message, opts)
+	err = runCallback(keyField, func() (err error) {
+		b, err = s.key.SignMessage(rand, message, opts)
+		return err
+	})
+	return b, err
 }
