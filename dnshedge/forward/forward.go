@@ -42,9 +42,11 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge"
+	"github.com/gohedge/hedge/dnshedge/internal/socketerror"
 	"github.com/gohedge/hedge/internal/connlimit"
 )
 
@@ -293,7 +295,7 @@ func (f *Forwarder) listenPlain(address string) error {
 		if err != nil {
 			return fmt.Errorf("forward: listen on udp %s: %w", address, err)
 		}
-		if err = f.listenTCP(bound, nil, f.server.Serve); err == nil || bound == address || try == maxPortTries {
+		if err = f.listenTCP(bound, nil, f.server.Serve); bound == address || !socketerror.IsAny(err, syscall.EADDRINUSE) || try == maxPortTries {
 			return err
 		}
 		// the port that the system has chosen for UDP is in use for TCP

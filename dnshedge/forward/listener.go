@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +29,7 @@ func listenPackets(address string, n int) (sockets []net.PacketConn, bound strin
 			return sockets, address, err
 		}
 		sockets = append(sockets, pc)
-		if host, _, err := net.SplitHostPort(address); err == nil {
+		if host, port, err := net.SplitHostPort(address); err == nil && strings.Trim(port, "0") == "" {
 			address = net.JoinHostPort(host, strconv.Itoa(pc.LocalAddr().(*net.UDPAddr).Port))
 		}
 	}

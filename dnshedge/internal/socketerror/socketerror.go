@@ -18,6 +18,7 @@ var windowsCodes = map[syscall.Errno]syscall.Errno{
 	syscall.EADDRNOTAVAIL: 10049, // WSAEADDRNOTAVAIL
 	syscall.ENETDOWN:      10050, // WSAENETDOWN
 	syscall.ENETUNREACH:   10051, // WSAENETUNREACH
+	syscall.ECONNABORTED:  10053, // WSAECONNABORTED
 	syscall.ECONNRESET:    10054, // WSAECONNRESET
 	syscall.ENOBUFS:       10055, // WSAENOBUFS
 	syscall.EPIPE:         10058, // WSAESHUTDOWN

@@ -379,7 +379,7 @@ func (c *connection) applyKeepalive(d time.Duration) {
 	defer c.mu.Unlock()
 	c.idleTimeout = min(d, maxIdleTimeout)
 	if c.err == nil && c.liveCount == 0 {
-		c.idleTimer.Reset(c.idleTimeout)
+		c.startIdleTimer()
 	}
 }
 

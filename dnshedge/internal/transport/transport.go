@@ -33,7 +33,7 @@ var ErrClosed = errors.New("dnshedge: client is closed")
 
 // IsClosedByServer reports whether err means that the server has closed or reset a connection before it responded.
 func IsClosedByServer(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || socketerror.IsAny(err, syscall.ECONNRESET, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || socketerror.IsAny(err, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE)
 }
 
 // A Transport sends queries to one server over one protocol. It is safe for concurrent use.

@@ -191,7 +191,7 @@ func (u *udpTransport) exchangeDatagram(ctx context.Context, q *wire.Query, isEx
 
 // exchangeOverOwnSocket sends the query from a new socket that no other query uses, and returns the response. If ctx
 // ends first, it abandons the query and returns the cause of ctx. The caller must have incremented
-// udpTransport.ownSockets. Closing the socket decrements it.
+// udpTransport.ownSockets, which is decremented when the socket is closed or cannot be opened.
 func (d *udpQuery) exchangeOverOwnSocket(ctx context.Context) (*wire.Answer, error) {
 	d.id = wire.RandomID()
 	defer func() {
@@ -243,7 +243,7 @@ type udpQuery struct {
 	cookie      []byte      // DNS cookie in the query; nil: none
 	id          uint16      // ID of the message
 	isExclusive bool        // the first message that does not fit ends the wait; see exchangeDatagram
-	sent        time.Time   // time at which the query was written
+	sent        time.Time   // time at which the query was about to be written
 
 	written bool // the query was written to a socket of its own
 
