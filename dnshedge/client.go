@@ -290,7 +290,7 @@ func (c *Client) init() (*core, error) {
 
 // Validate returns nil if the Client can be used. Otherwise the error names the invalid field or the unreadable hosts
 // file. Validate sends nothing. It also validates the Exchanger and the Exchangers in Routes that are Clients, or that
-// have a method Validate() error and do not ask this Client in turn. A Server calls Validate before it serves.
+// have a method Validate() error, unless they ask this Client in turn (through Unwrap). A Server calls Validate first.
 func (c *Client) Validate() error {
 	core, err := c.init()
 	if err != nil {

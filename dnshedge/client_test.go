@@ -144,6 +144,30 @@ func TestClosedClientAsksNoFurtherServer(t *testing.T) {
 	}
 }
 
+// The Dialer of a Client uses another Client that is closed. The error of that Client does not end the questions of the
+// first one.
+func TestClientAsksNextServerAfterErrorOfOtherClosedClient(t *testing.T) {
+	bubble(t, func(l *lab) {
+		l.serve("b", good)
+		closed := l.client(new(dnshedge.Client), l.up("udp", "b"))
+		closed.Close()
+		for _, c := range []*dnshedge.Client{
+			l.client(off(), l.up("tcp", "a"), l.up("udp", "b")),
+			l.client(&dnshedge.Client{Fallback: []dnshedge.Upstream{l.up("udp", "b")}}, l.up("tcp", "a")),
+		} {
+			inner := c.Dialer
+			c.Dialer = dialFunc(func(ctx context.Context, network, address string) (net.Conn, error) {
+				if network == "tcp" {
+					_, _, err := closed.ExchangeContext(ctx, question("a.example.", dns.TypeA), "")
+					return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+				}
+				return inner.DialContext(ctx, network, address)
+			})
+			l.must(c, "x.example.")
+		}
+	})
+}
+
 func TestClientCloseLeavesNoGoroutineOrSocket(t *testing.T) {
 	// A synctest bubble does not end while one of its goroutines runs.
 	for _, network := range []string{"udp", "tcp", "tls", "https"} {

@@ -130,6 +130,29 @@ func TestObserversReceiveQueriesOfLastAttempt(t *testing.T) {
 	})
 }
 
+// An exitingObserver ends the goroutine in which a query is reported that has lost after less than four seconds.
+type exitingObserver struct{ observe.NopObserver }
+
+func (exitingObserver) AttemptDone(_ context.Context, _ observe.KeyInfo, a observe.AttemptResult) {
+	if a.Outcome == observe.Lost && a.Latency < 4*time.Second {
+		runtime.Goexit()
+	}
+}
+
+// Three queries of the last attempt are in flight, sent after 1.4, 3 and 6.2 s. The first one is answered, and an
+// observer ends the goroutines of the two others.
+func TestObserverMayEndGoroutinesOfLastAttempt(t *testing.T) {
+	bubble(t, func(l *lab) {
+		slower := after(9*time.Second, good)
+		l.serve("a", about("x.example.", script(slower, slower, slower, after(5*time.Second, good)), good))
+		c := l.client(&dnshedge.Client{Timeout: 10 * time.Second, Hedge: dnshedge.Hedge{Off: true}}, l.up("udp", "a"))
+		c.Observers = []observe.Observer{exitingObserver{}}
+		l.learn(c)
+		_, took := l.must(c, "x.example.")
+		assert.Equal(t, 6440*ms, took)
+	})
+}
+
 func TestObserversSeeFailoverAsSameAttempt(t *testing.T) {
 	bubble(t, func(l *lab) {
 		l.serve("a", rcode(dns.RcodeServerFailure))

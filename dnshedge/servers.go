@@ -460,7 +460,7 @@ func (s *clientServers) queryTiersInOrder(ctx context.Context, q question, tiers
 		return !rest.isFailure(q.Query)
 	}, func() { overtake(errOtherAnswered) })
 	r := s.queryGroup(mine, x, q, t.group)
-	final, isClosed := !r.isFailure(q.Query), errors.Is(r.err, transport.ErrClosed)
+	final, isClosed := !r.isFailure(q.Query), s.pool.IsClosed()
 	if !final {
 		r = betterResult(q.Query, bestEarlier(), r)
 		final = isFollowedOnlyByFallback(tiers) && r.isDeliberateFailure()

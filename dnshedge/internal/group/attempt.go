@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
-	"github.com/gohedge/hedge/dnshedge/internal/transport"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 	"github.com/gohedge/hedge/internal/race"
 )
@@ -138,8 +137,8 @@ func (x *Exchange) failOver(n int, s *Server, response *wire.Answer, err error) 
 	f.hasRefused = f.hasRefused || isConnectionRefused(err)
 	history := &x.selection.histories[slices.Index(x.selection.servers, s)]
 	earlierFailures := f.recordFailure(history, s, response, err)
-	if !x.query.IsStandard() && !IsUnsent(err) || errors.Is(err, transport.ErrClosed) {
-		return 0, 0, false // the message may be unsafe to repeat, or the transports were closed
+	if !x.query.IsStandard() && !IsUnsent(err) || s.pool.IsClosed() {
+		return 0, 0, false // the message may be unsafe to repeat, or the Client was closed
 	}
 	server = x.selection.selectServerExcept(x.selection.serverSet(func(u *serverHistory) bool { return u.queries > 0 }))
 	if server < 0 || x.selection.histories[server].queries > 0 {
@@ -185,25 +184,15 @@ type queriesResult struct {
 // latest error if all have failed and no further query may succeed.
 func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 	ctx, cancel := context.WithCancelCause(a)
-	results, running := make(chan queriesResult), 0
-	start := func(target attemptTarget) {
-		running++
-		go x.runQueries(ctx, a, target, results)
-	}
-	defer func() {
-		cancel(race.ErrLost)
-		for ; running > 0; running-- {
-			r := <-results
-			x.events.reportOutcome(a, &r.last, failedQueryOutcome(ctx))
-		}
-	}()
-	start(x.attempts[MaxHedges])
-	otherEnded, attempts := x.nextAttemptEnd()
+	defer cancel(race.ErrLost)
+	results, running := make(chan queriesResult), 1
+	go x.runQueries(ctx, a, x.attempts[MaxHedges], results)
 	timer := time.NewTimer(x.timeToNextCheck())
 	defer timer.Stop()
+	otherEnded, attempts := x.nextAttemptEnd()
 	var lastErr error // of the query that failed last
 	// A further query may succeed after a refused connection or a timeout, or while another attempt is running.
-	for running > 0 || isUnavailable(lastErr) || attempts > 1 {
+	for running > 0 || attempts > 1 || isUnavailable(lastErr) && x.maySendAgain() {
 		select {
 		case r := <-results:
 			if running--; r.err == nil {
@@ -213,29 +202,41 @@ func (x *Exchange) runLastAttempt(a *race.Attempt) (attemptReply, error) {
 				return r.reply, nil
 			}
 			lastErr = r.err
-			x.events.reportOutcome(a, &r.last, failedQueryOutcome(ctx))
 		case <-otherEnded:
 			otherEnded, attempts = x.nextAttemptEnd()
 		case <-timer.C:
 			if next, ok := x.admitFurtherQuery(time.Now()); ok {
-				start(next)
+				running++
+				go x.runQueries(ctx, a, next, results)
 			}
-			timer.Reset(x.timeToNextCheck())
 		case <-ctx.Done():
 			return attemptReply{}, ctx.Err()
 		}
+		timer.Reset(x.timeToNextCheck()) // after a failure, the next query may go to another server, and earlier
 	}
 	return attemptReply{}, lastErr
 }
 
-// runQueries calls sendQueries for the last attempt, and sends its result to results.
+// runQueries calls sendQueries for the last attempt, reports a failure to observers, and sends the result to results. It
+// reports a success only if ctx has ended, because another query or attempt has then won.
 func (x *Exchange) runQueries(ctx context.Context, a *race.Attempt, target attemptTarget, results chan<- queriesResult) {
 	r := queriesResult{err: errNoAnswer} // if an observer ends the goroutine
-	defer func() { results <- r }()
+	defer func() {
+		select {
+		case results <- r:
+		case <-ctx.Done():
+			if r.err == nil {
+				x.events.reportOutcome(a, &r.last, failedQueryOutcome(ctx))
+			}
+		}
+	}()
 	r.err = race.RecoverPanic(func() (err error) {
 		r.reply, err = x.sendQueries(ctx, a, MaxHedges, target, &r.last)
 		return err
 	})
+	if r.err != nil {
+		x.events.reportOutcome(a, &r.last, failedQueryOutcome(ctx))
+	}
 }
 
 // failedQueryOutcome returns the outcome, for observers, of a query that has ended without a response, or will do so
@@ -248,8 +249,7 @@ func failedQueryOutcome(ctx context.Context) race.Outcome {
 }
 
 // admitFurtherQuery decides whether the last attempt sends the question again, and to which server. ok is true if the
-// last query is presumed lost and a budget permits a retransmission, which is then recorded. It also sets checkAt, the
-// time of the next check.
+// last query is presumed lost and a budget permits a retransmission, which is then recorded.
 func (x *Exchange) admitFurtherQuery(now time.Time) (next attemptTarget, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -259,19 +259,28 @@ func (x *Exchange) admitFurtherQuery(now time.Time) (next attemptTarget, ok bool
 		r := &x.retransmission
 		r.lastAttempt, r.lastServer, r.lastSent = MaxHedges, server, now
 	}
-	x.checkAt = x.nextLossCheck(now)
 	return next, ok
 }
 
 // timeToNextCheck returns the time until runLastAttempt must check again, by admitFurtherQuery, whether the last query
-// is presumed lost. It is the maximum duration if no query may be sent before the deadline.
+// is presumed lost. It is the maximum duration if the deadline comes first.
 func (x *Exchange) timeToNextCheck() time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.checkAt.Before(x.retransmission.deadline) {
+	now := time.Now()
+	at := x.nextLossCheck(now)
+	if !at.Before(x.retransmission.deadline) {
 		return math.MaxInt64
 	}
-	return time.Until(x.checkAt)
+	return at.Sub(now)
+}
+
+// maySendAgain reports whether the last query will be presumed lost before the deadline, so that the question may be
+// sent again.
+func (x *Exchange) maySendAgain() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.retransmission.presumedLossTime().Before(x.retransmission.deadline)
 }
 
 // isUnavailable reports whether err is a refused connection or a timeout (net.Error), for example because a connection

@@ -282,7 +282,7 @@ func (x *Exchange) Next(index int) (wait time.Duration, ok bool) {
 func (x *Exchange) Failed(n, _ int, _ error) race.Reschedule { return race.Reschedule{Stop: n == 0} }
 
 // HedgeTimeout implements race.Schedule, which asks how long hedges may run after the primary has failed. It sets no
-// limit, because the retransmission timeouts of the servers limit every attempt.
+// limit besides the deadline of the question.
 func (x *Exchange) HedgeTimeout(time.Duration) time.Duration { return math.MaxInt64 }
 
 // recordAttempt stores the kind and the server of an attempt that starts at the time now. server is the index of the

@@ -66,6 +66,7 @@ type AttemptTracer interface {
 type Pool struct {
 	conf         Config         // never changes
 	sharedBucket *budget.Bucket // a hedge to any server costs one of its tokens
+	isClosed     atomic.Bool    // RemoveAllServers was called
 
 	mu      sync.Mutex               // guards the fields below; a Server's locks are taken after it, never before
 	servers map[string]*pooledServer // by name; nil after RemoveAllServers
@@ -181,8 +182,13 @@ func (p *Pool) RemoveAllServers() []*Server {
 	defer p.mu.Unlock()
 	all := p.listServers()
 	p.servers = nil
+	p.isClosed.Store(true)
 	return all
 }
+
+// IsClosed reports whether RemoveAllServers was called. Then queries fail because of their own Client, and not because
+// of a server.
+func (p *Pool) IsClosed() bool { return p.isClosed.Load() }
 
 // listServers returns all servers of the Pool, in random order. The caller must hold mu.
 func (p *Pool) listServers() []*Server {

@@ -3,7 +3,6 @@ package group
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -129,7 +128,7 @@ func (s *Server) queryAddresses(ctx context.Context, q *wire.Query, earlierQueri
 			return a, setup, nil
 		}
 		failed = cmp.Or(failed, err)
-		if ctx.Err() != nil || errors.Is(err, transport.ErrClosed) || !q.IsStandard() && !IsUnsent(err) {
+		if ctx.Err() != nil || s.pool.IsClosed() || !q.IsStandard() && !IsUnsent(err) {
 			return nil, 0, err
 		}
 	}
