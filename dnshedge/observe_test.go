@@ -146,7 +146,7 @@ func TestObserverMayEndGoroutinesOfLastAttempt(t *testing.T) {
 		slower := after(9*time.Second, good)
 		l.serve("a", about("x.example.", script(slower, slower, slower, after(5*time.Second, good)), good))
 		c := l.client(&dnshedge.Client{Timeout: 10 * time.Second, Hedge: dnshedge.Hedge{Off: true}}, l.up("udp", "a"))
-		c.Observers = []observe.Observer{exitingObserver{}}
+		c.Observers, c.Logger = []observe.Observer{exitingObserver{}}, slog.New(slog.DiscardHandler)
 		l.learn(c)
 		_, took := l.must(c, "x.example.")
 		assert.Equal(t, 6440*ms, took)
