@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/gohedge/hedge/dnshedge/internal/localerror"
+	"github.com/gohedge/hedge/dnshedge/internal/usercode"
 	"github.com/gohedge/hedge/dnshedge/internal/wire"
 )
 
@@ -624,12 +625,12 @@ func (d *httpsTransport) newHTTPConn(limit int) *httpConn {
 }
 
 // dialServer is Config.DialServer in another goroutine. net/http would wait for ever if the Dialer ended its own by
-// runtime.Goexit. The error is errGoexit in this case.
+// runtime.Goexit.
 func (d *httpsTransport) dialServer(ctx context.Context, network string) (c net.Conn, err error) {
-	err = errGoexit
-	var dial sync.WaitGroup
-	dial.Go(func() { c, err = d.DialServer(ctx, network) })
-	dial.Wait()
+	err = usercode.CallInGoroutine("Dialer", func() (err error) {
+		c, err = d.DialServer(ctx, network)
+		return err
+	})
 	return c, err
 }
 

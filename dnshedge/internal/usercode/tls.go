@@ -10,11 +10,8 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"sync"
 	"time"
 )
-
-var errExited = errors.New("dnshedge: a function of TLSConfig ended its goroutine")
 
 var errNoCertificate = errors.New("dnshedge: TLSConfig.GetClientCertificate returned neither a certificate nor an error")
 
@@ -25,7 +22,7 @@ func GuardTLS(t *tls.Config) {
 	const field = "TLSConfig"
 	if f := t.GetClientCertificate; f != nil {
 		t.GetClientCertificate = func(i *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
-			err = runCallback(field, func() (err error) {
+			err = CallInGoroutine(field, func() (err error) {
 				c, err = f(i)
 				return err
 			})
@@ -46,13 +43,13 @@ func GuardTLS(t *tls.Config) {
 	}
 	if f := t.VerifyPeerCertificate; f != nil {
 		t.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) error {
-			return runCallback(field, func() error { return f(raw, chains) })
+			return CallInGoroutine(field, func() error { return f(raw, chains) })
 		}
 	}
 	for _, verify := range []*func(tls.ConnectionState) error{&t.VerifyConnection, &t.EncryptedClientHelloRejectionVerify} {
 		if f := *verify; f != nil {
 			*verify = func(s tls.ConnectionState) error {
-				return runCallback(field, func() error { return f(s) })
+				return CallInGoroutine(field, func() error { return f(s) })
 			}
 		}
 	}
@@ -72,19 +69,6 @@ func GuardTLS(t *tls.Config) {
 	if t.ClientSessionCache != nil {
 		t.ClientSessionCache = guardedSessions{t.ClientSessionCache}
 	}
-}
-
-// runCallback calls f, a function of the user, in a new goroutine, and returns its error. It returns an error as well if
-// f panics or calls runtime.Goexit, which would end the goroutine of the handshake without a result.
-func runCallback(field string, f func() error) (err error) {
-	err = errExited
-	var callback sync.WaitGroup
-	callback.Go(func() {
-		defer RecoverPanic(field, &err)
-		err = f()
-	})
-	callback.Wait()
-	return err
 }
 
 // A guardedReader is an io.Reader that converts panics of the wrapped Reader to errors.
@@ -139,7 +123,7 @@ func (s guardedSigner) Public() (key crypto.PublicKey) {
 }
 
 func (s guardedSigner) Sign(rand io.Reader, digest []byte, opts crypto.SignerOpts) (b []byte, err error) {
-	err = runCallback(keyField, func() (err error) {
+	err = CallInGoroutine(keyField, func() (err error) {
 		b, err = s.key.Sign(rand, digest, opts)
 		return err
 	})
@@ -152,7 +136,7 @@ type guardedMessageSigner struct {
 }
 
 func (s guardedMessageSigner) SignMessage(rand io.Reader, message []byte, opts crypto.SignerOpts) (b []byte, err error) {
-	err = runCallback(keyField, func() (err error) {
+	err = CallInGoroutine(keyField, func() (err error) {
 		b, err = s.key.SignMessage(rand, message, opts)
 		return err
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 )
 
@@ -32,6 +33,20 @@ func RecoverPanic(field string, err *error) {
 func RunGuarded(f func()) {
 	defer func() { _ = recover() }()
 	f()
+}
+
+// CallInGoroutine calls f, a function of the user, in a new goroutine, waits for its end, and returns its error. It
+// returns an error as well if f panics or calls runtime.Goexit, which would end the caller's goroutine without a result.
+// field is the name of the configuration field that contains f.
+func CallInGoroutine(field string, f func() error) error {
+	err := fmt.Errorf("dnshedge: %s ended its goroutine", field)
+	var call sync.WaitGroup
+	call.Go(func() {
+		defer RecoverPanic(field, &err)
+		err = f()
+	})
+	call.Wait()
+	return err
 }
 
 var errNoConn = errors.New("dnshedge: Dialer returned neither a connection nor an error")
